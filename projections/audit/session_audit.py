@@ -51,7 +51,7 @@ from projections.audit.subscription_option_checks import (
 )
 from projections.audit.will_rules import WillAudit
 from projections.state.inconsistent_events import INCONSISTENCIES
-from projections.state.session import SHARED_HOME, SHARED_PART, SessionState
+from projections.state.session import SessionState
 from projections.state.single_session import SessionFold
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.replay_filters import is_replay_filter
@@ -203,8 +203,10 @@ class SessionAudit:
                 self._replays.after(state, at, time_ms)
             if state is not None and kind in _QUEUE_CHANGES:
                 self._check_bytes(state, event, at)
-        if self._shared is not None:
-            self._report_shared(self._shared, event, at)
+        if self._shared is not None and self._shared.begun:
+            self._shared.take(event, at, self._turn)
+        elif self._shared is not None and self._known:
+            self._shared.begin(state, at)
         if state is None:
             self._forget()
 
@@ -220,10 +222,7 @@ class SessionAudit:
             self._begin = self._holes.pop()
         self.fold = SessionFold(self.session, self.fold.whole)
         self._known = False
-        self._expected.clear()
-        self._queue.clear()
-        self._order.clear()
-        self._local.clear()
+        self._clear()
         self._answers.interrupted()
         self._replays.forget()
         self._in_turn.clear()
@@ -255,13 +254,6 @@ class SessionAudit:
         elif self._known:
             self._check_with_state(event, kind, at, time_ms)
 
-    def _report_shared(self, shared: SharedSteps, event: Event, at: Position) -> None:
-        """Report an event that concerns shared subscriptions."""
-        if shared.begun:
-            shared.take(event, at, self._turn)
-        elif self._known:
-            shared.begin(self.fold.state, at)
-
     def _check_with_state(self, event: Event, kind: type, at: Position, time_ms: int) -> None:
         state = self.fold.state
         if state is None:
@@ -271,10 +263,8 @@ class SessionAudit:
         check = _CHECKS_WITH_STATE.get(kind)
         if check is not None:
             check(self, state, event, at, time_ms)
-        else:
-            answered = ANSWERS.get(kind)
-            if answered is not None:
-                answered(self._answers, state, event, at, time_ms)
+        elif (answered := ANSWERS.get(kind)) is not None:
+            answered(self._answers, state, event, at, time_ms)
         pure = single_event_rules.WITH_STATE.get(kind)
         if pure is not None:
             self._report_all(pure(state, event, at))
@@ -324,12 +314,15 @@ class SessionAudit:
         self._owner.ended(self._turn)
         # Messages of the turn in which it ended are not overdue.
         self._report_all(self._expected.overdue(self._turn))
+        self._clear()
+        self._answers.forget()
+        self._replays.forget()
+
+    def _clear(self) -> None:
         self._expected.clear()
         self._queue.clear()
         self._order.clear()
         self._local.clear()
-        self._answers.forget()
-        self._replays.forget()
 
     # The session.
 
@@ -419,10 +412,9 @@ class SessionAudit:
                     what = f"{topic_filter!r:.200} does not match the topic"
                     self._report(Rule.NO_SUBSCRIPTION, at + number, what)
             else:
-                message = self._queue.pop(ref, None)
+                message = self._unqueued(ref)
                 if message is None:  # queued before the log began
                     continue
-                self._order.left(message.stream)
             self._check_erased(message, ref, at + number)
             self._open[ref] = message
             if not self._order.delivered(message.stream, message.at):
@@ -478,7 +470,7 @@ class SessionAudit:
             from_nats = [one is None or one.is_from_nats for one in messages]
             self._drops.of_other_prefix(all(from_nats), at)
         elif event.reason == "packet_too_large" and state.packet_maximum:
-            self._check_too_large(state, event, messages, at)
+            self._drops.too_large(state, event, messages, at)
         ended: set[Position] = set()
         if event.queued < 0 and event.reason in ("not_permitted", "packet_too_large", "erased"):
             # At QoS 2 these are not sent again; a PUBREL for them is.
@@ -488,11 +480,10 @@ class SessionAudit:
                 ended |= {
                     sent.ref for sent in in_flight if sent.subscription.filter == event.filter
                 }
+        uninvited = not self._in_turn.granted and not single_event_rules.takes_assigned(state)
         for ref in refs:
             if event.queued >= 0:
-                message = self._queue.pop(ref, None)
-                if message is not None:
-                    self._order.left(message.stream)
+                self._unqueued(ref)
                 continue
             message = self._expected.pop(ref)
             if message is not None:
@@ -503,36 +494,20 @@ class SessionAudit:
                 # With a newly granted filter this may be a retained message that is sent again.
                 what = f"message {format_position(ref)} was dropped although it was accepted before"
                 self._report(Rule.UNDELIVERED, at, what)
-            elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
+            elif ref >= self._begin and uninvited:
                 self._drops.unexpected(ref, at)
-
-    def _check_too_large(
-        self,
-        state: SessionState,
-        event: MessageDropped,
-        messages: list[ExpectedMessage | None],
-        at: Position,
-    ) -> None:
-        """Report a drop of known messages if one of them is small enough for the client.
-
-        Members of a shared subscription have their own limits.
-        """
-        if event.filter.startswith(SHARE) or single_event_rules.is_shared(state):
-            return
-        known = [one for one in messages if one is not None]
-        if known:
-            sizes = [
-                single_event_rules.largest_packet(state, one.topic, one.size, one.properties)
-                for one in known
-            ]
-            self._drops.too_large(min(sizes), state.packet_maximum, at)
 
     def _expired(self, state: SessionState, event: Expired, at: Position, ms: int) -> None:
         self._report_all(single_event_rules.expired(state, event, at, ms))
         for ref in from_runs(event.refs):
-            message = self._queue.pop(ref, None)
-            if message is not None:
-                self._order.left(message.stream)
+            self._unqueued(ref)
+
+    def _unqueued(self, ref: Position) -> ExpectedMessage | None:
+        """Return a message that leaves its queue; None: it was queued before the log began."""
+        message = self._queue.pop(ref, None)
+        if message is not None:
+            self._order.left(message.stream)
+        return message
 
     def _assigned(self, state: SessionState, event: Assigned, at: Position, ms: int) -> None:
         """Check messages that a shared subscription gave to one of its members."""
@@ -552,9 +527,7 @@ class SessionAudit:
                     self._check_turn(message, at + number)
                     self._check_sent(message, ref, at + number)
             else:
-                message = self._queue.pop(ref, None)
-                if message is not None:
-                    self._order.left(message.stream)
+                message = self._unqueued(ref)
             if message is not None:
                 self._check_erased(message, ref, at + number)
             found.append(message)
@@ -568,20 +541,9 @@ class SessionAudit:
         return False
 
     def _unexpected(self, ref: Position, at: Position) -> None:
-        if ref >= self._begin and not self._takes_assigned():
+        if ref >= self._begin and not single_event_rules.takes_assigned(self.fold.state):
             what = f"message {format_position(ref)} was not to be delivered to it"
             self._report(UNEXPECTED, at, what, ref)
-
-    def _takes_assigned(self) -> bool:
-        """Return whether other logs assign messages to it, which match no subscription."""
-        state = self.fold.state
-        return (
-            state is not None
-            and single_event_rules.is_shared(state)
-            and any(
-                held.options & (SHARED_HOME | SHARED_PART) for held in state.subscriptions.values()
-            )
-        )
 
     def _check_message(self, message: ExpectedMessage, qos: int, at: Position) -> None:
         """Check that the outcome of a message is recorded in its turn, and its QoS."""
