@@ -55,7 +55,7 @@ def prepare_publishes(
     blocks: Sequence[bytes],
     variant: PacketVariant,
     numbers: Mapping[bytes, int] | None = None,
-) -> PublishEncoder:
+) -> PublishEncoder | PublishEncoderV5:
     """Prepare messages in a variant.
 
     ``blocks`` has one property block for each message, or is empty if none has properties.
@@ -67,10 +67,13 @@ def prepare_publishes(
     return PublishEncoderV5(topics, payloads, blocks, variant, numbers or {})
 
 
-class PublishEncoderV5(PublishEncoder):
-    """Messages prepared for any number of receivers of one variant in MQTT 5."""
+class PublishEncoderV5:
+    """Messages prepared for any number of receivers of one variant in MQTT 5.
 
-    __slots__ = ("_ends",)
+    It is used like ``protocol.mqtt.encoder.PublishEncoder``.
+    """
+
+    __slots__ = ("_again", "_ends", "_heads", "_payloads", "_whole", "qos")
 
     def __init__(
         self,
@@ -101,8 +104,15 @@ class PublishEncoderV5(PublishEncoder):
             sizes = list(map(int.__add__, sizes, map(len, ends)))
         first = 0x30 | variant.qos << 1 | variant.retain
         self._heads = packet_heads(topics, sizes, first, extra)
-        self._again = self._whole = None
-        self._packets = ()
+        self._again: list[bytes] | None = None
+        self._whole: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return len(self) > 0
 
     @property
     def sizes(self) -> list[int]:
@@ -122,6 +132,24 @@ class PublishEncoderV5(PublishEncoder):
         if not sizes or max(sizes) <= limit:
             return []
         return [index for index, size in enumerate(sizes) if size > limit]
+
+    def render(
+        self,
+        packet_ids: Sequence[int] = (),
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        dup: bool = False,
+    ) -> bytes:
+        """Encode the messages ``[start:stop]``, by default all, for one receiver.
+
+        ``packet_ids`` has one packet identifier for each of them at QoS 1 and 2 (``ValueError``
+        otherwise), and is ignored when the messages are of QoS 0. ``dup`` marks the packets as sent
+        again [MQTT-3.3.1-1].
+        """
+        if not self.qos:
+            return self._render_qos0(start, stop)
+        return b"".join(self.pieces(packet_ids, start, stop, dup=dup))
 
     def pieces(
         self,
@@ -147,6 +175,13 @@ class PublishEncoderV5(PublishEncoder):
             return chain.from_iterable(zip(heads, numbers, payloads, strict=True))
         numbers = map(PID_BYTES.__getitem__, packet_ids)
         return chain.from_iterable(zip(heads, numbers, ends, payloads, strict=True))
+
+    def _render_qos0(self, start: int, stop: int | None) -> bytes:
+        if not start and (stop is None or stop >= len(self)):
+            if self._whole is None:
+                self._whole = self._join(0, None)
+            return self._whole
+        return self._join(start, stop)
 
     def _join(self, start: int, stop: int | None) -> bytes:
         heads, payloads = self._heads[start:stop], self._payloads[start:stop]
