@@ -37,7 +37,7 @@ from actors.session.session_messages import (
 )
 from actors.transports.handshakes import HandshakeError
 from actors.transports.websocket import WebSocketStage
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.encoder import PINGRESP, encode_connack
 from protocol.mqtt.packets import Auth, Disconnect, Packet, Pingreq, Publishes
 from protocol.mqtt.protocol_error import ProtocolError

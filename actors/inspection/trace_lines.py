@@ -33,7 +33,7 @@ from eventstore.format.events import MessagePublished
 from eventstore.format.positions import Position, Run, count_runs, to_runs
 from eventstore.log.message_store import MessageStore
 from eventstore.reading.position_text import several
-from projections.past import event_text
+from projections.past import event_object, event_text
 from projections.state.retained import RetainedMessage
 from projections.views.session_view import Published, Topics
 from protocol.mqtt.message_properties import decode_message_properties
@@ -283,7 +283,7 @@ def event_fields(
     part, cut = _shortened(event)
     shown = {
         name: _bounded(value, _DEPTH)
-        for name, value in event_text.event_object(part, at, time_ms, topics, None).items()
+        for name, value in event_object.event_object(part, at, time_ms, topics, None).items()
     }
     words = event_text.words(event, topics)
     if isinstance(event, MessagePublished):

@@ -122,7 +122,7 @@ class RecordIndex:
                 begun = self._clock.stopwatch()
         if found is None:
             return None
-        salvages = index.rare("LogSalvaged", first, through)
+        salvages = [at for at in index.rare("LogSalvaged") if first <= at <= through]
         named = sorted({*found, *salvages}) if salvages else found
         return NamedRecords(named, first, through, self._rejected)
 

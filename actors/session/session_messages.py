@@ -20,7 +20,7 @@ from eventstore.format.positions import Position
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message, StoredMessages
 from eventstore.log.pending_record import OutputSink
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.encoder import PublishEncoder
 from protocol.mqtt.packets import (
     Connect,

@@ -45,8 +45,9 @@ from eventstore.partitions import short_name
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
+from projections.past.event_object import event_object
 from projections.past.event_reader import EVENT_TYPES, EventEntry, EventFilter, refs_of
-from projections.past.event_text import event_object, payload_words, words
+from projections.past.event_text import payload_words, words
 from projections.past.merged_events import LogEntry, MergedReader
 from projections.past.topic_lookup import MessageTopics
 

@@ -25,7 +25,7 @@ from cli.settings.settings import Settings, check_settings, load_settings
 from cli.settings.sink_settings import check_sink_files
 from eventstore.datadir import DataDir
 from eventstore.format.record_size import STORED_MAX, largest_record
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 from eventstore.server.store_encryption import usable_key
 from protocol.errors import FoldmqError
 

@@ -58,7 +58,7 @@ from eventstore.nats.replication import DEFAULT_REPLICAS, in_cluster
 from eventstore.nats.server_urls import split_urls
 from eventstore.server.client_server import ClientServer, TlsFiles
 from eventstore.server.disk_recovery import DiskRecovery
-from eventstore.server.process import DEFAULT_MAX_PAYLOAD, EmbeddedServer
+from eventstore.server.embedded_server import DEFAULT_MAX_PAYLOAD, EmbeddedServer
 from eventstore.server.users_file import NatsUser, read_users, readable_by_others
 
 log = structlog.get_logger("foldmq")

@@ -78,7 +78,7 @@ def _read(name: str, table: Mapping[str, Any]) -> ConnectionSettings:
     from outbox.mqtt.options import read_connection
     from outbox.mqtt.topic_lines import TopicMap
     from outbox.selection import selection_digest
-    from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+    from protocol.mqtt.connect_decoder import MQTT_5
 
     own = {key: value for key, value in table.items() if key in _OWN}
     others = {key: value for key, value in table.items() if key not in _OWN}

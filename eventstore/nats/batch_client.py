@@ -9,26 +9,26 @@ All methods belong to one event loop; none blocks, and none is called from anoth
 exception in a callback ends the connection, and the client dials again.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import re
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
 from nats.aio.client import Client
 
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats.batch_transport import BatchConnection, BatchTransport, NatsMessage
-from eventstore.nats.connection import check_server_version, dial, disconnect
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from eventstore.nats.connection import ConnectionOptions, Notice
+from eventstore.nats.connection import (
+    ConnectionOptions,
+    Notice,
+    check_server_version,
+    dial,
+    disconnect,
+)
 
 _REPLAYED: Final = 10_000
 _PROBLEMS: Final = 100

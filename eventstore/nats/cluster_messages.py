@@ -7,21 +7,16 @@ immediately when there is no responder. None of this is needed for safety: a los
 costs time, but the log decides which node leads.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
 
 import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-
-    from eventstore.nats.direct_client import DirectClient
+from eventstore.nats.direct_client import DirectClient
 
 _PREFIX = "foldmq.cluster."
 _PUBLISH_SECONDS = 1.0

@@ -10,10 +10,11 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict, Unpack
 from urllib.parse import urlsplit
 
 import nats.errors
+from nats.aio.client import Client
 
 from eventstore.edited_files import client_context, has_mark, unmarked_pair
 from eventstore.errors import (
@@ -23,9 +24,6 @@ from eventstore.errors import (
 )
 from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.server_urls import ServerChoice, without_secrets
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 MINIMUM_VERSION: Final = (2, 10, 23)
 _WHY_MINIMUM: Final = "2.10.20 to 2.10.22 can lose a whole stream when the server is killed"
@@ -88,26 +86,24 @@ def _ignore_text(_text: str) -> None:
     pass
 
 
+class ConnectionNotices(TypedDict, total=False):
+    """What is called when something happens to a connection, see :func:`dial`."""
+
+    on_disconnect: Notice
+    on_reconnect: Notice
+    on_closed: Notice
+    on_error: Callable[[str], None]
+
+
 async def connect(
     options: ConnectionOptions,
     *,
     timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
-    on_disconnect: Notice = _ignore,
-    on_reconnect: Notice = _ignore,
-    on_closed: Notice = _ignore,
-    on_error: Callable[[str], None] = _ignore_text,
+    **notices: Unpack[ConnectionNotices],
 ) -> DirectClient:
     """Connect to NATS; see :func:`dial`."""
     client = DirectClient(options.domain)
-    await dial(
-        client,
-        options,
-        timeout=timeout,
-        on_disconnect=on_disconnect,
-        on_reconnect=on_reconnect,
-        on_closed=on_closed,
-        on_error=on_error,
-    )
+    await dial(client, options, timeout=timeout, **notices)
     return client
 
 
@@ -116,11 +112,8 @@ async def dial(
     options: ConnectionOptions,
     *,
     timeout: float = 5.0,  # noqa: ASYNC109 - the whole of several attempts, not one await
-    on_disconnect: Notice = _ignore,
-    on_reconnect: Notice = _ignore,
-    on_closed: Notice = _ignore,
-    on_error: Callable[[str], None] = _ignore_text,
     no_echo: bool = False,
+    **notices: Unpack[ConnectionNotices],
 ) -> None:
     """Connect a client that has never connected; afterwards it reconnects forever by itself.
 
@@ -138,7 +131,7 @@ async def dial(
     if not options.urls:
         raise BadNatsOptions("no NATS server is named: give --nats-url URL")
     _quiet_client_library()
-    watch = _ConnectionErrors(options.where, on_error)
+    watch = _ConnectionErrors(options.where, notices.get("on_error", _ignore_text))
     wait = _reconnect_wait(options.urls)
     choice = ServerChoice(wait)
 
@@ -151,9 +144,11 @@ async def dial(
             list(options.urls),
             name=options.name,
             error_cb=watch.error,
-            disconnected_cb=_as_coroutine(on_disconnect),
-            reconnected_cb=_as_coroutine(watch.healthy, connected, on_reconnect),
-            closed_cb=_as_coroutine(on_closed),
+            disconnected_cb=_as_coroutine(notices.get("on_disconnect", _ignore)),
+            reconnected_cb=_as_coroutine(
+                watch.healthy, connected, notices.get("on_reconnect", _ignore)
+            ),
+            closed_cb=_as_coroutine(notices.get("on_closed", _ignore)),
             connect_timeout=2,
             reconnect_time_wait=wait,  # type: ignore[arg-type] # slept
             reconnect_to_server_handler=choice,
@@ -272,10 +267,17 @@ def check_server(client: Client) -> int:
 
 def check_server_version(version: str, *, where: str) -> None:
     """Raise NatsTooOld unless the version (``2.15.1``, ``v2.12.0-rc.1``) is recent enough."""
+    require_version(version, MINIMUM_VERSION, where, "", _WHY_MINIMUM)
+
+
+def require_version(
+    version: str, minimum: tuple[int, int, int], where: str, purpose: str, *reason: str
+) -> None:
+    """Raise NatsTooOld, with the reason, unless a version is recent enough for a purpose."""
     match = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
-    if match is None or tuple(map(int, match.groups())) < MINIMUM_VERSION:
-        minimum = ".".join(map(str, MINIMUM_VERSION))
-        raise NatsTooOld(where, match[0] if match else "", minimum, _WHY_MINIMUM)
+    if match is None or tuple(map(int, match.groups())) < minimum:
+        needed = ".".join(map(str, minimum)) + purpose
+        raise NatsTooOld(where, match[0] if match else "", needed, *reason)
 
 
 def _access(options: ConnectionOptions) -> dict[str, Any]:

@@ -20,17 +20,15 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.aio.transport import TcpTransport
 from nats.protocol.parser import AWAITING_CONTROL_LINE
 
 from eventstore.task_cancellation import keeping_cancellation
-
-if TYPE_CHECKING:
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
 
 _LARGE: Final = 64 * 1024
 """Size in bytes from which a payload is written without copying it."""

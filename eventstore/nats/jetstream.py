@@ -5,18 +5,18 @@ concern one stream that should exist: LostLog means that it does not, LogUnavail
 does not answer or refuses the request, which may be temporary.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import contextlib
 import random
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import nats.errors
 import orjson
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from eventstore.errors import (
     CorruptLog,
@@ -28,11 +28,6 @@ from eventstore.errors import (
 )
 from eventstore.nats.connection import describe_error
 from eventstore.nats.direct_client import API, DirectClient
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-
 
 Arrival = TypeVar("Arrival")
 

@@ -4,18 +4,18 @@ Everything that a client can check is checked before the first record is written
 cannot check (when an external server syncs its files) is described in ``StreamState.promise``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import nats.errors
 import orjson
 import structlog
+from nats.aio.client import Client
+from nats.aio.msg import Msg
 
 from eventstore.errors import (
     EventStoreError,
@@ -37,10 +37,6 @@ from eventstore.nats.replication import (
     replicas_in_step,
     set_replicas,
 )
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
 
 _log = structlog.get_logger("foldmq.nats")
 

@@ -4,22 +4,18 @@ A replica that rejects messages that the others store lags behind forever, and i
 report it. So more than one replica is refused with server versions that are known to do that.
 """
 
-from __future__ import annotations
-
 import asyncio
-import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 import structlog
+from nats.aio.client import Client
 
-from eventstore.errors import NatsTooOld, TooManyReplicas
+from eventstore.errors import TooManyReplicas
+from eventstore.nats.connection import require_version
 from eventstore.nats.jetstream import NO_CLUSTER, NO_PEERS, read_info, require
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 REPLICATED_VERSION: Final = (2, 15, 0)
 DEFAULT_REPLICAS: Final = 3
@@ -54,18 +50,9 @@ async def check_all_servers(client: Client, replicas: int) -> None:
 
 
 def _check(version: str, replicas: int, where: str) -> None:
-    if replicas > 1 and not can_replicate(version):
-        minimum = ".".join(map(str, REPLICATED_VERSION))
-        match = re.search(r"\d+\.\d+\.\d+", version)
-        shown = match[0] if match else ""
-        what = f"{minimum} for {replicas} replicas"
-        raise NatsTooOld(where, shown, what, _WHY, _ADVICE)
-
-
-def can_replicate(version: str) -> bool:
-    """Return whether servers of a version keep replicas equal (``2.15.1``, ``v2.15.0-rc.1``)."""
-    match = re.search(r"(\d+)\.(\d+)\.(\d+)", version)
-    return match is not None and tuple(map(int, match.groups())) >= REPLICATED_VERSION
+    if replicas > 1:
+        purpose = f" for {replicas} replicas"
+        require_version(version, REPLICATED_VERSION, where, purpose, _WHY, _ADVICE)
 
 
 async def _version_at(host: str | None, port: int | None) -> str | None:

@@ -1,20 +1,14 @@
 """Requests on a NATS subject, and their replies."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import nats.errors
 import structlog
+from nats.aio.client import Client
 
 from eventstore.errors import EventStoreError
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-
 
 _ATTEMPT_SECONDS = 5.0
 _PAUSE_SECONDS = 1.0

@@ -1,7 +1,7 @@
 """Copies what can be proven of a damaged log into a new data directory.
 
 The damaged store is never modified: the records are read from its files as they are
-(``eventstore.reading.damaged_log``). Records whose checksum is right and that continue each other
+(``eventstore.reading.stored_blocks``). Records whose checksum is right and that continue each other
 are *runs*; all runs that fit together by their sequences are kept, byte by byte and under the same
 sequences. Every other record is given up. Between two runs, records stand in for those that were
 given up: the last of them has a LogSalvaged, which says what is missing, and which joins the chain
@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from eventstore.datadir import DataDir, take_lock
 from eventstore.encryption import StoreKey
-from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog, UnknownLogFormat
-from eventstore.format.event_parsing import Event, UnknownEvent, UnreadableEvent, entries
+from eventstore.errors import CorruptLog, DataDirBusy, DataDirError, NoLog
+from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import MessageDropped, MessagePublished
 from eventstore.format.node_events import (
     CheckpointBegun,
@@ -36,18 +36,11 @@ from eventstore.format.node_events import (
 )
 from eventstore.format.positions import INDEX_BITS, Position, from_runs, sequence_of
 from eventstore.format.records import (
-    FORMAT,
-    GENESIS,
-    MAGIC,
     NO_JUMPS,
     Record,
     decode_record,
     encode_record,
-    format_of,
-    is_intact,
     link_of,
-    mentions,
-    previous_of,
 )
 from eventstore.log.record_reader import read_stored
 from eventstore.log.watermark import Watermark
@@ -64,169 +57,21 @@ from eventstore.reading.fresh_log import (
     require_room,
     work_directory,
 )
-from eventstore.server.store_encryption import read_block, usable_key
-
-# A server that finds damage may cut off the rest of a file, or refuse it. Each message is stored
-# as, with integers little-endian: length of the whole (4 bytes, the highest bit set if there are
-# headers), sequence (8), time (8), length of the subject (2), subject, headers with their length
-# (4) if there are any, data, checksum (8). Of these only the data count here: a record has a
-# checksum and a link of its own, so that damage around it costs nothing.
-
-_FRAME: Final = 20
-"""Bytes before the length of the subject."""
-_CHECKSUM: Final = 8
-_HEADERS: Final = 4096
-"""Bytes after the subject within which a record begins."""
-_LENGTH: Final = 0x7FFF_FFFF
-_TOMBSTONE: Final = _FRAME + 2 + _CHECKSUM
-"""Bytes of a message that stands for a deleted one: it has neither subject nor data."""
-_COMPRESSED: Final = b"cmp"
-
-
-class StoredBytes(NamedTuple):
-    """What the store contains of one message."""
-
-    sequence: int
-    """Its sequence as stored; it may be damaged."""
-    data: bytes
-    """The record; of a damaged one what is there."""
-
-
-@dataclass(slots=True)
-class FrameDamage:
-    """Damage beside the records, which costs none of them: NATS stores more than these."""
-
-    frames: int = 0
-    """Number of messages whose record is intact, but not their length, sequence or subject."""
-    stray: int = 0
-    """Number of bytes that belong to no message."""
-
-
-def block_files(store: Path, stream: str) -> list[Path]:
-    """Return the files with the messages of a stream, in order."""
-    found = store.glob(f"jetstream/*/streams/{stream}/msgs/*.blk")
-    return sorted(
-        (file for file in found if file.stem.isdecimal()), key=lambda file: int(file.stem)
-    )
-
-
-def is_compressed(file: Path, key: StoreKey | None = None) -> bool:
-    """Return whether the server has compressed a file. Raises DataDirError."""
-    return _messages_in(file, key, len(_COMPRESSED)) == _COMPRESSED
-
-
-def _messages_in(file: Path, key: StoreKey | None, size: int = -1) -> bytes:
-    try:
-        return read_block(file, key, size)
-    except OSError as error:
-        raise DataDirError(file, f"cannot be read: {error.strerror}") from None
-
-
-def framed(sequence: int, subject: str, data: bytes) -> bytes:
-    """Return a message as a file stores it; its time and checksum are 0, and nothing reads them."""
-    name = subject.encode()
-    size = _FRAME + 2 + len(name) + len(data) + _CHECKSUM
-    return b"".join(
-        (
-            size.to_bytes(4, "little"),
-            sequence.to_bytes(8, "little"),
-            bytes(8),
-            len(name).to_bytes(2, "little"),
-            name,
-            data,
-            bytes(_CHECKSUM),
-        )
-    )
-
-
-def read_blocks(
-    files: list[Path], subject: str, key: StoreKey | None, damage: FrameDamage
-) -> Iterator[StoredBytes]:
-    """Yield what files contain of the messages of a subject, in order; raises DataDirError.
-
-    ``key`` opens those of an encrypted store. What is wrong beside the records is added to
-    ``damage``.
-    """
-    name = subject.encode()
-    word = len(name).to_bytes(2, "little") + name
-    for file in files:
-        yield from _messages(_messages_in(file, key), word, damage)
-
-
-def _messages(file: bytes, word: bytes, damage: FrameDamage) -> Iterator[StoredBytes]:
-    at, size = 0, len(file)
-    while at < size:
-        found = file.find(word, at + _FRAME)
-        frame = found - _FRAME if found >= 0 else size
-        if frame > at:  # a message whose own subject is damaged
-            begin = file.find(MAGIC, at, frame)
-            if begin >= 0:
-                data = file[begin : frame - _CHECKSUM]
-                damage.frames += is_intact(data)
-                yield StoredBytes(0, data)
-            else:
-                damage.stray += _stray(file[at:frame])
-        if found < 0:
-            return
-        length = int.from_bytes(file[frame : frame + 4], "little")
-        sequence = int.from_bytes(file[frame + 4 : frame + 12], "little")
-        begin = found + len(word)
-        if length > _LENGTH:
-            begin += 4 + int.from_bytes(file[begin : begin + 4], "little")
-        end = frame + (length & _LENGTH)
-        if end > size or not is_intact(file[begin : end - _CHECKSUM]):
-            # Damaged, perhaps only around the record: it ends before the next message.
-            following = file.find(word, found + len(word))
-            if following >= 0:
-                end = following - _FRAME
-            elif not size < end <= size + _CHECKSUM:  # else only the server's checksum is cut off
-                end = size
-            begin = found + len(word)
-            magic = file.find(MAGIC, begin, min(end, begin + _HEADERS))
-            begin = magic if magic >= 0 else begin
-            damage.frames += is_intact(file[begin : end - _CHECKSUM])
-        yield StoredBytes(sequence, file[begin : end - _CHECKSUM])
-        at = end
-
-
-def _stray(rest: bytes) -> int:
-    """Return the number of bytes between two messages that stand for no deleted message."""
-    at = 0
-    while int.from_bytes(rest[at : at + 4], "little") == _TOMBSTONE <= len(rest) - at and rest[
-        at + _FRAME : at + _FRAME + 2
-    ] == bytes(2):
-        at += _TOMBSTONE
-    return len(rest) - at
-
+from eventstore.reading.salvage_plan import Hole, Plan, StoredLog
+from eventstore.reading.stored_blocks import (
+    FrameDamage,
+    block_files,
+    framed,
+    is_compressed,
+)
+from eventstore.server.store_encryption import usable_key
 
 _NAMED: Final = 20
 """Sessions that an event names."""
 _NAME_LENGTH: Final = 256
 """Length of a name up to which it is named: an event must fit into a record."""
-_VOTES: Final = 3
-"""Messages whose sequences decide on the first sequence of a run."""
 _EVENTS: Final = 256
 """Events of a record that the salvage adds."""
-
-
-@dataclass(slots=True)
-class Hole:
-    """Records that were given up, next to each other."""
-
-    first: int
-    last: int
-    link: str
-    """Link of the last one, as the next kept record names it; empty if there is none."""
-    bytes: int
-    """Bytes of them that are still in the store."""
-    why: str
-    """What is wrong with the first one."""
-
-    def __str__(self) -> str:
-        """Return the records as text."""
-        if self.first == self.last:
-            return f"record {self.first} {self.why}"
-        return f"records {self.first} to {self.last}: record {self.first} {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -393,248 +238,6 @@ def _copy(damaged: DataDir, copy: DataDir, progress: Callable[[str, int, int], N
             raise DataDirError(damaged.path, f"cannot copy {file.name}: {error.strerror}") from None
         done += file.stat().st_size
         progress("copying", done, total)
-
-
-_LATER = "record {} of the log has format {}: use the foldmq that wrote it, or a later one"
-
-
-class _Link(NamedTuple):
-    """A message of the store: an intact record, or damage."""
-
-    sequence: int
-    data: bytes
-    problem: str | None = None
-
-
-class StoredLog:
-    """The messages in the files of a store, each read and checked."""
-
-    def __init__(
-        self,
-        files: list[Path],
-        node: str,
-        progress: Callable[[str, int, int], None],
-        key: StoreKey | None = None,
-    ) -> None:
-        self._files = files
-        self._key = key
-        self._subject = log_names(node)[1]
-        self._progress = progress
-        self.beside = FrameDamage()
-        """Damage beside the records that were read so far."""
-
-    def messages(self) -> Iterator[_Link]:
-        """Yield the messages in order. Raises UnknownLogFormat and UnknownEvent."""
-        later: UnknownLogFormat | UnknownEvent | None = None
-        link = b""
-        self.beside = FrameDamage()
-        for number, file in enumerate(self._files, 1):
-            for sequence, data in read_blocks([file], self._subject, self._key, self.beside):
-                checked = _checked(sequence, data, link)
-                if isinstance(checked, (UnknownLogFormat, UnknownEvent)):
-                    later = checked
-                    checked = _Link(sequence, data, "is of a later version")
-                elif data[:3] == MAGIC and data[3] > FORMAT and checked.problem is None:
-                    # Whole but for its version: damage if a record of a known one follows.
-                    later = UnknownLogFormat(_LATER.format(sequence, data[3]))
-                elif checked.problem is None:
-                    later = None  # versions only grow: it is damage
-                link = link_of(checked.data) if checked.problem is None else b""
-                yield checked
-            self._progress("reading", number, len(self._files))
-        if later is not None:
-            raise later
-
-
-def _checked(sequence: int, data: bytes, link: bytes) -> _Link | UnknownLogFormat | UnknownEvent:
-    """Return a stored message; ``link`` is that of the record before it, if it is intact."""
-    later: UnknownLogFormat | None = None
-    if is_intact(data) and data[:4] != (begin := MAGIC + bytes([format_of(data)])):
-        # The checksum does not cover the version: only its place shows that it is damaged.
-        if data[:3] == MAGIC and data[3] not in range(1, FORMAT + 1):
-            later = UnknownLogFormat(_LATER.format(sequence, data[3]))
-            if not (link and previous_of(data) == link):
-                return later
-        data = begin + data[4:]
-    try:
-        for _ in decode_record(sequence, data).events():
-            pass
-    except (UnknownEvent, UnknownLogFormat) as error:
-        return error
-    except UnreadableEvent as error:
-        said = str(error).removeprefix(f"record {sequence}, ")
-        return _Link(sequence, data, f"cannot be read: {said}")
-    except CorruptLog as error:
-        return later or _Link(sequence, data, error.what)
-    return _Link(sequence, data)
-
-
-@dataclass(slots=True)
-class _Run:
-    """Intact records that continue each other."""
-
-    number: int
-    """Number of the first one among the intact messages of the store."""
-    previous: bytes
-    """Link that the first record continues."""
-    link: bytes
-    """Link of the first record."""
-    begins: bool
-    """Whether the first record begins a checkpoint."""
-    why: str
-    """The damage before it."""
-    bytes: int
-    """Bytes of what is damaged before it."""
-    first: int = 0
-    """Sequence of the first record."""
-    count: int = 0
-
-    @property
-    def last(self) -> int:
-        """Sequence of the last record."""
-        return self.first + self.count - 1
-
-    def without_first(self, count: int) -> None:
-        """Leave out records at the beginning."""
-        self.number += count
-        self.first += count
-        self.count -= count
-        self.begins = False
-
-
-class Plan:
-    """Which records of a store are kept, and what is given up."""
-
-    def __init__(self, stored: StoredLog, mark: tuple[int, bytes] | None) -> None:
-        self._stored = stored
-        self._mark = mark
-        self.begin = 1
-        self.before = GENESIS
-        """Link that the first record continues."""
-        self.cut: LogCut | None = None
-        """The newest cut that a kept record contains."""
-        self.runs: list[_Run] = []
-        self.holes: list[Hole] = []
-        self._rest = self._find_runs()
-        self.beside = stored.beside
-        """Damage beside the records."""
-        self.beside.frames += self._wrong_numbers
-        self._choose()
-        self._begin_at()
-        if not self.runs:
-            raise CorruptLog(1, "and all others are damaged: the log has no intact record")
-        self._find_holes()
-
-    @property
-    def until(self) -> int:
-        """The last record, kept or given up."""
-        return max(self.runs[-1].last, self.holes[-1].last if self.holes else 0)
-
-    def kept(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the kept records with their sequences."""
-        runs = list(reversed(self.runs))
-        number = 0
-        for message in self._stored.messages():
-            if message.problem is not None:
-                continue
-            while runs and number >= runs[-1].number + runs[-1].count:
-                runs.pop()
-            if not runs:
-                return
-            if number >= runs[-1].number:
-                yield runs[-1].first + number - runs[-1].number, message.data
-            number += 1
-
-    def _find_runs(self) -> tuple[str, int, int]:
-        """Find the runs; return the damage behind the last one, its bytes and messages."""
-        run: _Run | None = None
-        self._wrong_numbers = 0
-        votes: list[int] = []
-        number, size, count, link, why = 0, 0, 0, b"", ""
-        for message in self._stored.messages():
-            data = message.data
-            if message.problem is not None:
-                why, size, count = why or message.problem, size + len(data), count + 1
-                link = b""
-                continue
-            if run is None or previous_of(data) != link:
-                begins = mentions(data, (b'"CheckpointBegun"',))
-                run = _Run(number, previous_of(data), link_of(data), begins, why, size)
-                self.runs.append(run)
-                votes, size, count, why = [], 0, 0, ""
-            link = link_of(data)
-            if len(votes) < _VOTES and message.sequence:
-                votes.append(message.sequence - run.count)
-                run.first = max(votes, key=votes.count)
-            place = run.first + run.count
-            self._wrong_numbers += message.sequence not in (0, place)
-            if self._mark is not None and place == self._mark[0] and link != self._mark[1]:
-                return "is not the one that was acknowledged", len(data), 1
-            run.count += 1
-            number += 1
-            if mentions(data, (b'"LogCut"',)):
-                for _, event in decode_record(run.last, data).events():
-                    self.cut = event if isinstance(event, LogCut) else self.cut
-        return why, size, count
-
-    def _choose(self) -> None:
-        """Keep the runs that fit together by their sequences; of two that do not, the longer."""
-        kept: list[_Run] = []
-        left: list[_Run] = []
-        """Runs that were left out, before the next one that is kept."""
-        for run in self.runs:
-            if not run.count or run.first < 1:
-                left.append(run)
-                continue
-            while kept and run.first <= kept[-1].last and run.count > kept[-1].count:
-                left.append(kept.pop())
-            if kept and run.first <= kept[-1].last:
-                left.append(run)
-                continue
-            if kept and run.first == kept[-1].last + 1:
-                # Nothing is missing between them: one of the two records is a wrong one.
-                run.why = run.why or f"does not continue record {run.first - 1}"
-                if kept[-1].count < run.count:
-                    kept[-1].count -= 1
-                    if not kept[-1].count:
-                        left.append(kept.pop())
-                else:
-                    run.previous = run.link
-                    run.without_first(1)
-                    if not run.count:
-                        left.append(run)
-                        continue
-            run.why = next((one.why for one in left if one.why), run.why)
-            run.bytes += sum(one.bytes for one in left)
-            left = []
-            kept.append(run)
-        self.runs = kept
-        if left:
-            why, size, count = self._rest
-            why = next((one.why for one in left if one.why), why)
-            self._rest = why, size, max(1, count)
-
-    def _begin_at(self) -> None:
-        """Find out where the log begins: at record 1, or where it was cut."""
-        if self.cut is not None:
-            self.begin, self.before = self.cut.first, bytes.fromhex(self.cut.link)
-            self.runs = [run for run in self.runs if run.last >= self.begin]
-            if self.runs and self.runs[0].first < self.begin:  # cut off, but still in the files
-                self.runs[0].without_first(self.begin - self.runs[0].first)
-        elif self.runs and self.runs[0].begins:
-            self.begin, self.before = self.runs[0].first, self.runs[0].previous
-
-    def _find_holes(self) -> None:
-        expected = self.begin
-        for run in self.runs:
-            if run.first > expected:
-                why = run.why or "is missing"
-                self.holes.append(Hole(expected, run.first - 1, run.previous.hex(), run.bytes, why))
-            expected = run.last + 1
-        why, size, count = self._rest
-        last = max(self._mark[0] if self._mark is not None else 0, expected + count - 1)
-        if last >= expected:
-            self.holes.append(Hole(expected, last, "", size, why or "is missing"))
 
 
 class Rescue:

@@ -5,8 +5,6 @@ a directory of its own inside it, which is removed after a failure. If the comma
 next one into the same directory begins again; without a node id, no broker starts there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re
@@ -14,9 +12,10 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import nats.errors
+from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
 from eventstore.encryption import StoreKey
@@ -25,11 +24,8 @@ from eventstore.log.record_reader import read_tail
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import publish_expecting, purge
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.process import EmbeddedServer, Sync, take_store
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
-
+from eventstore.server.embedded_server import EmbeddedServer
+from eventstore.server.process import Sync, take_store
 
 _SYNC_SECONDS: Final = 30.0
 """Sync interval of the server that writes. It need not sync each record: all files are synced at

@@ -13,7 +13,7 @@ from collections.abc import (
     Sequence,
 )
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from eventstore.format.positions import Position, Run, from_runs, position
 from eventstore.reading.keys import (
@@ -124,24 +124,14 @@ class LogIndex:
                     found.update(unpack_sequences(value))
         return self._within(sorted(found), first, last)
 
-    def effects(
-        self, prefix: str, matches: Callable[[str], bool], first: int, last: int
-    ) -> list[int] | None:
-        """Return the records between two in which messages on matching topics may take effect.
-
-        ``prefix`` is as for :meth:`topics`. None: the index does not show it.
-        """
-        steps = self.effects_in_steps(prefix, matches, first, last)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return cast("list[int] | None", end.value)
-
     def effects_in_steps(
         self, prefix: str, matches: Callable[[str], bool], first: int, last: int
     ) -> Generator[None, None, list[int] | None]:
-        """Return the same as :meth:`effects`; yield where others may run."""
+        """Return the records between two in which messages on matching topics may take effect.
+
+        ``prefix`` is as for :meth:`topics`. None: the index does not show it. Yields where others
+        may run.
+        """
         segments = self._between(first, last)
         if first < self.first or last > self.last or not all(one.head.effects for one in segments):
             return None
@@ -209,9 +199,9 @@ class LogIndex:
                 found.update(by for at, by, _ in _triples(references) if at < self.first)
         return self._kept(found, last)
 
-    def rare(self, kind: str, first: int = 0, last: int | None = None) -> list[int]:
+    def rare(self, kind: str, first: int = 0) -> list[int]:
         """Return the records with an event of a rare type."""
-        return self.sequences(RARE + kind, first, last)
+        return self.sequences(RARE + kind, first)
 
     def latest_rare(self, kind: str, last: int) -> int | None:
         """Return the last record up to ``last`` with an event of a rare type.

@@ -4,14 +4,13 @@ A data directory without a running broker is locked while it is read, and its em
 runs for that time. Nothing is ever written to a log.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
 from eventstore.display import name
@@ -23,9 +22,6 @@ from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.log_source import LogSource, open_log
 from eventstore.server.store_encryption import usable_key
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,7 @@ async def open_directory(
     stack.callback(datadir.unlock)
     for line in datadir.narrowed:
         note(line)
-    from eventstore.server.process import EmbeddedServer
+    from eventstore.server.embedded_server import EmbeddedServer
 
     server = EmbeddedServer(datadir, key=key, log=server_log)
     await server.start()

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+from nats.aio.client import Client
 
 from eventstore.display import clock, name
 from eventstore.encryption import StoreKey
@@ -21,9 +22,6 @@ from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from eventstore.nats.jetstream import read_bounds
 from eventstore.reading.log_index import LogIndex
 from eventstore.reasons import cut_text
-
-if TYPE_CHECKING:
-    from nats.aio.client import Client
 
 _NEAR = 1000
 """Records examined if the last one is damaged or missing."""

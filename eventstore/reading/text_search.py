@@ -5,8 +5,6 @@ zlib in the index, gzip, bzip2, xz and tar, and with the key of encryption at re
 index and backups. Sealed contents of records cannot be searched.
 """
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import gzip
@@ -22,19 +20,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, Final, cast
 from urllib.parse import quote
 
 import orjson
 
+from eventstore.encryption import StoreKey
 from eventstore.errors import EventStoreError, UsageError
 from eventstore.format.records import MAGIC, deflated_json
 from eventstore.reading.backup_files import SEALED_SEGMENT, SegmentCover
 from eventstore.reading.segment import SEALED_INDEX, Segment
 from eventstore.server.store_encryption import block_key, read_block
-
-if TYPE_CHECKING:
-    from eventstore.encryption import StoreKey
 
 SHORTEST: Final = 4
 """Bytes of a text: random data contain shorter ones."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from eventstore.datadir import DataDir
 from eventstore.errors import DiskFailed, DiskFull, NatsUnavailable
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 from eventstore.stored_files import GONE, StoredFiles
 
 RESERVE = 8 * 1024 * 1024

@@ -20,7 +20,7 @@ from outbox.mqtt.relay import Relay
 from outbox.mqtt.topic_lines import TopicMap
 from outbox.runner import BatchLimits
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.loop_path import took_in, with_logs, would_loop
 from protocol.mqtt.message_properties import with_remaining_expiry
 from protocol.mqtt.origin_properties import Origin

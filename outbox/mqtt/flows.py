@@ -7,17 +7,14 @@ gives to the ``LocalFlow`` of the connection to this broker.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import structlog
 
+from outbox.mqtt.outbound import Outbound
+from outbox.mqtt.relay import Relay
 from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE
 from protocol.mqtt.server_packet_decoder import SentMessage
-
-if TYPE_CHECKING:
-    from outbox.mqtt.outbound import Outbound
-    from outbox.mqtt.relay import Relay
 
 _log = structlog.get_logger("foldmq")
 

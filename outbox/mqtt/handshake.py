@@ -8,17 +8,8 @@ from outbox.mqtt.options import ConnectionOptions
 from outbox.mqtt.outbound import MAX_WINDOW, PeerLimits
 from protocol.errors import FoldmqError
 from protocol.mqtt import property_table as table
-from protocol.mqtt.client_packet_encoder import (
-    encode_connect,
-    encode_publish,
-    encode_subscribe,
-)
-from protocol.mqtt.client_packet_encoder_v5 import (
-    encode_connect_v5,
-    encode_publish_v5,
-    encode_subscribe_v5,
-)
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.client_packet_encoder import encode_connect, encode_publish, encode_subscribe
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.origin_properties import LogRun, log_of, log_property
 from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Subscribe, Will
 from protocol.mqtt.reason_codes import FOR_CONNECT_CODES, ReasonCode
@@ -93,16 +84,14 @@ def connect_packet(
         password.encode() if password is not None else None,
         bridge=private,
     )
-    if options.version != MQTT_5:
-        return encode_connect(connect)
-    expiry = 0 if options.clean_session else options.session_expiry
-    connect.properties = ConnectProperties(
-        session_expiry=expiry,
-        receive_maximum=options.receive_maximum,
-        maximum_packet_size=options.max_packet,
-        user=(log_property(*bridged),),
-    )
-    return encode_connect_v5(connect)
+    if options.version == MQTT_5:
+        connect.properties = ConnectProperties(
+            session_expiry=0 if options.clean_session else options.session_expiry,
+            receive_maximum=options.receive_maximum,
+            maximum_packet_size=options.max_packet,
+            user=(log_property(*bridged),),
+        )
+    return encode_connect(connect)
 
 
 def local_connect_packet(options: ConnectionOptions, *, clean: bool) -> bytes:
@@ -117,7 +106,7 @@ def local_connect_packet(options: ConnectionOptions, *, clean: bool) -> bytes:
         options.local_password.encode() if options.local_password is not None else None,
         ConnectProperties(session_expiry=_NEVER),
     )
-    return encode_connect_v5(connect)
+    return encode_connect(connect)
 
 
 def local_limit(connack: Answer) -> int:
@@ -133,15 +122,14 @@ def subscribe_packet(filters: list[tuple[str, int]], packet_id: int, version: in
     if version != MQTT_5:
         return encode_subscribe(Subscribe(packet_id, filters))
     options = [NO_LOCAL | RETAIN_AS_PUBLISHED | _ONLY_NEW] * len(filters)
-    return encode_subscribe_v5(Subscribe(packet_id, filters, options))
+    return encode_subscribe(Subscribe(packet_id, filters, options), v5=True)
 
 
 def state_packet(options: ConnectionOptions, log: str, payload: bytes) -> bytes:
     """Return the PUBLISH that tells the other broker whether the connection is open."""
     topic = options.state_topic(log).encode()
-    if options.version == MQTT_5:
-        return encode_publish_v5(topic, payload, retain=True)
-    return encode_publish(topic, payload, retain=True)
+    block = b"" if options.version == MQTT_5 else None
+    return encode_publish(topic, payload, retain=True, block=block)
 
 
 def check_connack(connack: Answer, version: int) -> None:

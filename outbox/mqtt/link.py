@@ -33,7 +33,7 @@ from outbox.mqtt.peer import (
 )
 from outbox.mqtt.relay import Relay
 from outbox.mqtt.topic_lines import TopicMap
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.origin_properties import LogRun, log_of
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.server_packet_decoder import Answer

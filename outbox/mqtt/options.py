@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from outbox.mqtt.outbound import MAX_WINDOW
 from outbox.mqtt.topic_lines import TopicLine, TopicLineError, parse_topic_line
 from protocol.errors import FoldmqError
-from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_3_1_1, MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_3_1, MQTT_3_1_1, MQTT_5
 from protocol.mqtt.topics import TopicError, validate_topic_name
 
 NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")

@@ -31,8 +31,7 @@ from mypy_extensions import mypyc_attr
 from eventstore.format.positions import Position
 from protocol.errors import FoldmqError
 from protocol.mqtt.client_packet_encoder import encode_publish
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.loop_path import is_readable
 from protocol.mqtt.origin_properties import Origin, with_origin, without_origin
@@ -151,29 +150,6 @@ class Outbound:
     session. ``qos2`` says whether messages may be sent at QoS 2. ``is_erased`` returns whether a
     key was destroyed: what it sealed is not sent, and not sent again.
     """
-
-    __slots__ = (
-        "_again",
-        "_begun",
-        "_conflict",
-        "_entries",
-        "_first",
-        "_is_erased",
-        "_latest",
-        "_limits",
-        "_next",
-        "_offered",
-        "_online",
-        "_qos2",
-        "_received",
-        "_recorded",
-        "_refusals",
-        "_released",
-        "_reset",
-        "_stale_until",
-        "_unrecorded",
-        "unexpected",
-    )
 
     def __init__(
         self,
@@ -436,17 +412,13 @@ class Outbound:
     def _encoded(self, message: Outgoing, qos: int, packet_id: int, *, dup: bool = False) -> bytes:
         limits, topic, payload = self._limits, message.topic, message.payload
         retain = message.retain and limits.retain_available
-        if limits.version != MQTT_5:
-            return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup)
-        block = message.block
+        block = message.block if limits.version == MQTT_5 else None
         if limits.takes_origins and qos == 1:
-            told, bare = message.origin, block
+            told, bare = message.origin, message.block
             block = without_origin(bare) if told is None else with_origin(bare, told)
             if not is_readable(block):
                 block = without_origin(bare)
-        return encode_publish_v5(
-            topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
-        )
+        return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup, block=block)
 
     def _publish(self, entry: _Entry, message: Outgoing) -> bytes:
         """Return the PUBLISH of a message; empty: it is refused."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from outbox.mqtt.topic_lines import TopicMap
 from protocol.errors import FoldmqError
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
+from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.loop_path import is_readable, with_logs, would_loop
 from protocol.mqtt.packets import PacketType
@@ -32,11 +32,6 @@ class LocalBusyError(FoldmqError):
 
 class Relay:
     """Passes packets between two connections; each method returns the bytes for one of them."""
-
-    __slots__ = (
-        *("_log", "_logs", "_most", "_peer_log", "_topics"),
-        *("begun", "dropped", "looped", "passed", "refused"),
-    )
 
     def __init__(self, topics: TopicMap, log: str, logs: Iterable[str] = ()) -> None:
         """Take messages into ``log``; ``logs`` are all logs of this broker."""
@@ -76,7 +71,7 @@ class Relay:
             self.looped += 1
             return b"", self._answer(publish.qos, publish.packet_id)
         block = with_logs(publish.block, *self._peer_log, self._log)
-        packet = encode_publish_v5(
+        packet = encode_publish(
             topic.encode(),
             publish.payload,
             publish.qos,

@@ -1,33 +1,26 @@
 """The sink ``http``: CloudEvents to a web server, in order, signed by Standard Webhooks."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
 import ssl
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import aiohttp
 
 from eventstore.display import escaped
 from eventstore.edited_files import client_context
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX
-from outbox.sink import RefusedMessages, TryAgain
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.cloud_events import BATCH, STRUCTURED, EventEncoder, event_headers
 from outbox.sinks.secret_files import usable_files
 from outbox.sinks.webhook_signature import read_secrets, read_token, signed_headers
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from eventstore.format.positions import Position
-    from outbox.sink import Destination, OutboxMessage
 
 _AGAIN = frozenset({408, 425, 429})
 _WRONG_SETTINGS = frozenset({401, 403, 404, 410})

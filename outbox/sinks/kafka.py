@@ -1,27 +1,20 @@
 """The sink ``kafka``: messages to a topic of Apache Kafka, with the topic of MQTT as the key."""
 
-from __future__ import annotations
-
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from eventstore.display import escaped
-from eventstore.format.positions import format_position
-from outbox.sink import RefusedMessages, TryAgain
+from eventstore.format.positions import Position, format_position
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.secret_files import usable_files
 from outbox.sinks.webhook_signature import read_token
 from protocol.mqtt.message_properties import properties_object
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from eventstore.format.positions import Position
-    from outbox.sink import Destination, OutboxMessage
 
 _REFUSED: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 def make_sink(settings: Mapping[str, Any]) -> tuple[Sink, BatchLimits]:
     """Return a sink and the limits of its batches, from a table ``[sink.NAME]``."""
-    sink = _SINKS[settings["kind"]](settings)
+    kind = settings["kind"]
+    sink = make_otlp_sink(settings) if kind == "otlp" else _make(kind, settings)
     limits = BatchLimits(
         1 if settings.get("format") in ("structured", "binary") else settings["batch"],
         settings["batch_bytes"],
@@ -53,69 +56,25 @@ def span_options(settings: Mapping[str, Any]) -> SpanOptions:
     )
 
 
-def _http(settings: Mapping[str, Any]) -> Sink:
-    from outbox.sinks.http import HttpOptions, HttpSink
-
-    files = ("signing_secret_file", "token_file", "ca_file")
-    paths = {name: _path(settings[name]) for name in files}
-    return HttpSink(HttpOptions(settings["url"], settings["format"], settings["timeout"], **paths))
-
-
 def make_otlp_sink(settings: Mapping[str, Any], signal: str = "traces") -> OtlpSink:
     """Return a sink for traces, or one for metrics."""
-    from outbox.sinks.http import HttpOptions
     from outbox.sinks.otlp import OtlpSink
 
-    options = HttpOptions(
-        settings["url"],
-        timeout=settings["timeout"],
-        token_file=_path(settings["token_file"]),
-        ca_file=_path(settings["ca_file"]),
-    )
-    return OtlpSink(options, settings["encoding"], signal)
+    return OtlpSink(_options_of("http", settings), settings["encoding"], signal)
 
 
-def _python(settings: Mapping[str, Any]) -> Sink:
-    from outbox.sinks.python import PythonOptions, PythonSink
-
-    return PythonSink(
-        PythonOptions(
-            *(settings["target"], _path(settings["directory"]), settings["options"]),
-            *(settings["timeout"], settings["memory"]),
-        )
-    )
+def _options_of(kind: str, settings: Mapping[str, Any]) -> Any:
+    """Return the options of a kind from those settings that have the names of its fields."""
+    options = getattr(import_module(f"outbox.sinks.{kind}"), f"{kind.title()}Options")
+    given = {each.name: settings[each.name] for each in fields(options) if each.name in settings}
+    paths = {name: Path(given[name]) for name in _PATHS & given.keys() if given[name] is not None}
+    return options(**given | paths)
 
 
-def _postgres(settings: Mapping[str, Any]) -> Sink:
-    from outbox.sinks.postgres import PostgresOptions, PostgresSink
-
-    return PostgresSink(
-        PostgresOptions(
-            *(settings["url"], settings["table"], settings["timeout"]),
-            *(_path(settings["password_file"]), _path(settings["ca_file"])),
-        )
-    )
+def _make(kind: str, settings: Mapping[str, Any]) -> Sink:
+    options = _options_of(kind, settings)
+    sink: Sink = getattr(import_module(f"outbox.sinks.{kind}"), f"{kind.title()}Sink")(options)
+    return sink
 
 
-def _kafka(settings: Mapping[str, Any]) -> Sink:
-    from outbox.sinks.kafka import KafkaOptions, KafkaSink
-
-    return KafkaSink(
-        KafkaOptions(
-            *(settings["servers"], settings["topic"], settings["timeout"]),
-            *(_path(settings["password_file"]), _path(settings["ca_file"]), settings["options"]),
-        )
-    )
-
-
-def _path(name: str | None) -> Path | None:
-    return Path(name) if name is not None else None
-
-
-_SINKS = {
-    "http": _http,
-    "kafka": _kafka,
-    "python": _python,
-    "otlp": make_otlp_sink,
-    "postgres": _postgres,
-}
+_PATHS = frozenset({"signing_secret_file", "token_file", "ca_file", "password_file", "directory"})

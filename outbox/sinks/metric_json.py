@@ -1,15 +1,10 @@
 """Metrics of a broker in the JSON encoding of OTLP."""
 
-from __future__ import annotations
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
-from typing import TYPE_CHECKING, Any, Final
-
+from eventstore.metric_types import Metric
 from outbox.sinks.span_json import attribute
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from eventstore.metric_types import Metric
 
 _CUMULATIVE: Final = 2
 _MS: Final = 1_000_000

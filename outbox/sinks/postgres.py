@@ -6,31 +6,24 @@ are inserted unless their key is. The key has the time, so a log that was restor
 and numbers its records anew loses nothing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import asyncpg
 import orjson
 
 from eventstore.display import escaped
 from eventstore.edited_files import client_context
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX
-from outbox.sink import RefusedMessages, TryAgain
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.secret_files import usable_files
 from outbox.sinks.webhook_signature import read_token
 from protocol.mqtt.message_properties import properties_object
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from eventstore.format.positions import Position
-    from outbox.sink import Destination, OutboxMessage
 
 _CURSOR: Final = "foldmq_cursor"
 _KEY: Final = ("time", "log", "record", "entry")

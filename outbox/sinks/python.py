@@ -4,8 +4,6 @@ Whatever the class does harms only its process: each failure ends that, and the 
 a new one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -13,24 +11,19 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import orjson
 import structlog
 
 from eventstore.display import escaped
-from eventstore.format.positions import format_position
+from eventstore.format.positions import Position, format_position
 from eventstore.task_cancellation import end_tasks
-from outbox.sink import RefusedMessages, TryAgain
+from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.python_host import SIZES
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from eventstore.format.positions import Position
-    from outbox.sink import Destination, OutboxMessage
 
 _log = structlog.get_logger("foldmq")
 

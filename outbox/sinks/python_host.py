@@ -4,8 +4,6 @@ It talks to the outbox over a socket of its own, so whatever the class prints is
 Frames are the sizes of a JSON value and of the bytes behind it (4 each, big-endian), then both.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import inspect
@@ -17,19 +15,17 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from io import BufferedReader
+from typing import Any, Final
 
 import orjson
 
 from eventstore.parent_process import end_with_parent
 from protocol.mqtt.message_properties import properties_object
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from io import BufferedReader
 
 SIZES: Final = struct.Struct(">II")
 _REASON: Final = 200

@@ -1,14 +1,9 @@
 """The files that settings of a sink name, read as they are now."""
 
-from __future__ import annotations
-
 import contextlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from outbox.sink import TryAgain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 @contextlib.contextmanager

@@ -1,19 +1,15 @@
 """Spans in the JSON encoding of OTLP, and the context that messages carry (W3C, MQTT binding)."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from outbox.selection import LONG
 from protocol.mqtt.message_properties import properties_object
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SERVER, PRODUCER = 2, 4
 """Kinds of spans."""

@@ -4,8 +4,6 @@ The facts are in this process or in Spark, which distributes the scan and the fo
 the same.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

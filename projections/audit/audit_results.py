@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import orjson
 
 from eventstore.format.positions import Position
 from projections.audit.acknowledgement_audit import BUCKETS
 from projections.audit.audit_outcome import MAX_VIOLATIONS
-from projections.audit.facts import CONNECTED, NEEDED, OWED, READ, SHARED, TOTALS, VIOLATION
-from projections.audit.rule_table import Violation
-
-if TYPE_CHECKING:
-    from array import array
-
-    from projections.audit.log_summary import LogSummary
-    from projections.audit.rule_table import LogPlace
+from projections.audit.facts import NEEDED, TOTALS, VIOLATION
+from projections.audit.log_summary import LogSummary
+from projections.audit.rule_table import LogPlace, Violation
 
 RESULT_COLUMNS: Final = (
     "kind", "node", "session", "at", "topic", "ref", "digest", "time_ms", "expires", "data",
@@ -147,7 +143,7 @@ class AuditResults:
         self.totals.counts[f"wrong {rule}"] += 1
         if self._kept[rule] < MAX_VIOLATIONS:
             self._kept[rule] += 1
-            self._add(VIOLATION, node, session, at, rule, ref, what)
+            self.add(VIOLATION, node, session, at, rule, ref, what)
 
     def report(self, violation: Violation) -> None:
         """Add a violation of which the node is known."""
@@ -162,30 +158,12 @@ class AuditResults:
         for ref in refs:
             some.append(ref)
             if len(some) == _REFS:
-                self._add(NEEDED, node, session, at, data=orjson.dumps(some))
+                self.add(NEEDED, node, session, at, data=orjson.dumps(some))
                 some = []
         if some:
-            self._add(NEEDED, node, session, at, data=orjson.dumps(some))
+            self.add(NEEDED, node, session, at, data=orjson.dumps(some))
 
-    def owed(self, node: str, session: str, at: Position, ref: Position, topic_filter: str) -> None:
-        """Add a retained message that a session must get."""
-        self._add(OWED, node, session, at, topic_filter, ref)
-
-    def connected(
-        self, node: str, session: str, at: Position, begins_ms: int, ends_ms: int
-    ) -> None:
-        """Add a connection."""
-        self._add(CONNECTED, node, session, at, begins_ms=begins_ms, ends_ms=ends_ms)
-
-    def shared(self, node: str, group: str, at: Position, data: bytes) -> None:
-        """Add a step of a shared subscription."""
-        self._add(SHARED, node, group, at, data=data)
-
-    def read(self, node: str, session: str, at: Position, topic_filter: str, data: bytes) -> None:
-        """Add a step of a replay."""
-        self._add(READ, node, session, at, topic_filter, data=data)
-
-    def _add(
+    def add(
         self,
         kind: int,
         node: str,
@@ -198,6 +176,7 @@ class AuditResults:
         ends_ms: int | None = None,
         data: bytes | None = None,
     ) -> None:
+        """Add a fact, see ``RESULT_COLUMNS``; ``what`` is its digest."""
         self._rows.append((kind, node, session, at, topic, ref, what, begins_ms, ends_ms, data))
 
     def full(self) -> list[Row]:
@@ -206,7 +185,7 @@ class AuditResults:
 
     def rest(self) -> list[Row]:
         """Return all remaining rows, and the totals."""
-        self._add(TOTALS, "", None, 0, data=self.totals.data())
+        self.add(TOTALS, "", None, 0, data=self.totals.data())
         return self._take()
 
     def _take(self) -> list[Row]:

@@ -1,19 +1,15 @@
 """Finds the logs of brokers that have several among those audited, and what lies between them."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from eventstore.partitions import partition_names, split_log_name
 from projections.audit.audit_outcome import MAX_VIOLATIONS
+from projections.audit.exchange_audit import FollowedEnd
 from projections.audit.log_summary import BEYOND_ALL, LogSummary
 from projections.audit.rule_table import LogPlace, Violation
-
-if TYPE_CHECKING:
-    from projections.audit.exchange_audit import FollowedEnd
 
 
 class BrokerLogs(NamedTuple):

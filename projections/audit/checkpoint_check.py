@@ -4,8 +4,6 @@ The log is folded. Once the fold is complete, every snapshot must equal the fold
 cut must leave a complete log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 

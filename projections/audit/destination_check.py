@@ -4,27 +4,21 @@ A scan notes the events of destinations; of cursors that follow each other only 
 last of a piece of the log. The notes of all pieces are checked together.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.display import name as shown
-from eventstore.format.destination_events import Forwarded, ForwardRefused
-from eventstore.format.positions import format_position, from_runs, position
-from projections.audit.chain_check import CUT, DESTINATION, ChainBreak
+from eventstore.format.destination_events import (
+    DestinationClosed,
+    DestinationOpened,
+    Forwarded,
+    ForwardLost,
+    ForwardRefused,
+)
+from eventstore.format.positions import Position, format_position, from_runs, position
+from projections.audit.chain_check import CUT, DESTINATION, ChainBreak, LogNote
 from projections.audit.rule_table import Rule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from eventstore.format.destination_events import (
-        DestinationClosed,
-        DestinationOpened,
-        ForwardLost,
-    )
-    from eventstore.format.positions import Position
-    from projections.audit.chain_check import LogNote
 
 
 class DestinationNotes:

@@ -4,7 +4,7 @@ A drop caused by a limit is compared with the limit that applied, as the log rec
 do not record limits: there they are not checked. A reason is checked against what the log records.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from eventstore.display import escaped
@@ -23,8 +23,10 @@ from eventstore.format.events import (
 from eventstore.format.node_events import OperatorActed
 from eventstore.format.positions import INDEX_BITS, Position, count_runs, format_position, from_runs
 from eventstore.reasons import DROP_REASONS
+from projections.audit.expected_messages import ExpectedMessage
 from projections.audit.log_outline import Limits, LogOutline
 from projections.audit.rule_table import Rule, Violation
+from projections.audit.single_event_rules import largest_packet
 from projections.state.session import LOST, SessionState
 from protocol.mqtt.reason_codes import FAILURE
 from protocol.mqtt.replay_filters import is_replay_filter, replayed_filter
@@ -52,17 +54,6 @@ class DropAudit:
 
     ``left`` returns whether a filter was unsubscribed from in the turn.
     """
-
-    __slots__ = (
-        "_before",
-        "_beyond",
-        "_cases",
-        "_found",
-        "_leaving",
-        "_left",
-        "_outline",
-        "_restarted",
-    )
 
     def __init__(
         self,
@@ -185,14 +176,25 @@ class DropAudit:
         if not from_nats:
             self._report(at, "dropped as other_prefix, but it did not come from NATS")
 
-    def too_large(self, most: int, limit: int, at: Position) -> None:
-        """Check the smallest packet of a drop against the client's maximum packet size.
+    def too_large(
+        self,
+        state: SessionState,
+        event: MessageDropped,
+        messages: Iterable[ExpectedMessage | None],
+        at: Position,
+    ) -> None:
+        """Check the smallest packet of known messages against the client's maximum packet size.
 
-        ``most`` is the largest size in bytes that the packet may have.
+        Members of a shared subscription have their own limits.
         """
-        if most <= limit:
-            what = f"a packet has at most {most} bytes, and the client accepts {limit}"
-            self._report(at, f"dropped as packet_too_large, but {what}")
+        if event.filter.startswith(SHARE) or state.session.startswith(SHARE):
+            return
+        sizes = [
+            largest_packet(state, one.topic, one.size, one.properties) for one in messages if one
+        ]
+        if sizes and min(sizes) <= state.packet_maximum:
+            what = f"a packet has at most {min(sizes)} bytes, and the client accepts "
+            self._report(at, f"dropped as packet_too_large, but {what}{state.packet_maximum}")
 
     def _report(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.DROP, at, what))

@@ -82,6 +82,8 @@ from projections.state.digests import retained_digest
 from projections.state.retained import RetainedMessage
 from protocol.mqtt.subscription_options import NO_LOCAL
 
+_Messages = MessagePublished | RetainedSnapshot | MessagesCarried
+
 _SENT: Final = 65_536
 """Maximum QoS 2 messages held until their release; others are joined by a fold."""
 _MAX_REF: Final = 1 << 62
@@ -132,17 +134,10 @@ class FactMakers:
 
     # Messages.
 
-    def _keyed(
-        self, event: TopicsKeyed | KeysSnapshot | ErasureRequested | Erased, at: Position
-    ) -> None:
-        self._keys.take(event, at, self.record.steady_ms)
-
     def _published(self, event: MessagePublished, at: Position) -> bool:
         self._keys.check(event, at, self.record)
-        if not event.will:
-            return self._messages(event, at)
-        self._messages(event, at)
-        return self._with_content(event, at)
+        passed = self._messages(event, at)
+        return self._with_content(event, at) if event.will else passed
 
     def _with_content(self, event: MessagePublished | WillArmed, at: Position) -> bool:
         """Pass a will, or its publication, to its session with a checksum of its content.
@@ -409,9 +404,6 @@ class FactMakers:
     def _turn(self) -> dict[str, Any]:
         return {"turn": self.record.sequence - self.record.part}
 
-    def _stopped(self, _event: BrokerStopped, at: Position) -> None:
-        self._note(at, STOPPED, {})
-
     def _started(self, event: BrokerStarted, at: Position) -> None:
         times = {"time_ms": self.record.steady_ms, "clock_ms": self.record.time_ms}
         values = {"software": event.software, **times, **self._turn()}
@@ -444,16 +436,6 @@ class FactMakers:
         if event.through >= at:
             self._note(at, BRIDGED_LATER, {"through": event.through})
 
-    def _forwarded(self, event: Forwarded, at: Position) -> None:
-        self._destinations.forwarded(event, at)
-
-    def _destination(
-        self,
-        event: DestinationOpened | ForwardRefused | ForwardLost | DestinationClosed,
-        at: Position,
-    ) -> None:
-        self._destinations.other(event, at)
-
     def _followed(self, event: Followed, at: Position) -> None:
         if event.log not in self.followed:
             self.followed.add(event.log)
@@ -465,19 +447,12 @@ class FactMakers:
         self._doubtful(event, at)
         self._note(at, GIVEN_UP, {"first": event.first, "last": event.end, "until": event.until})
 
-    def _jumped(self, event: ClockJumped, at: Position) -> None:
-        self._note(at, JUMPED, {"ms": event.ms})
-
     def _archived(self, event: LogArchived, at: Position) -> None:
         known = self.links.get(event.through)
         values = {"through": event.through, "link": event.link, "known": known}
         self._note(at, ARCHIVED, values)
 
-    def _checks(
-        self,
-        event: MessagePublished | RetainedSnapshot | MessagesCarried,
-        payloads: Iterable[memoryview],
-    ) -> list[int]:
+    def _checks(self, event: _Messages, payloads: Iterable[memoryview]) -> list[int]:
         """Return a checksum of the properties and the payload of each message."""
         if not event.blocks:
             return list(map(crc32, payloads))
@@ -485,10 +460,7 @@ class FactMakers:
         return [crc32(one, crc32(block)) for one, block in zip(payloads, blocks, strict=True)]
 
     def _sizes(
-        self,
-        event: MessagePublished | RetainedSnapshot | MessagesCarried,
-        payloads: Iterable[memoryview],
-        publishers: Sequence[str],
+        self, event: _Messages, payloads: Iterable[memoryview], publishers: Sequence[str]
     ) -> list[int]:
         """Return the ``packed_size`` of each message."""
         if not event.blocks and NATS_SESSION not in publishers:
@@ -497,17 +469,13 @@ class FactMakers:
         columns = zip(payloads, blocks, publishers, strict=True)
         return [packed_size(len(one), len(block), by) for one, block, by in columns]
 
-    def _expiries(
-        self, event: MessagePublished | RetainedSnapshot | MessagesCarried
-    ) -> Sequence[int]:
+    def _expiries(self, event: _Messages) -> Sequence[int]:
         """Return the expiry of each message, Unix time in seconds; 0: never."""
         if not event.blocks:
             return [0] * event.count
         return properties_of(self.record, event)[1] or [0] * event.count
 
-    def _payloads(
-        self, event: MessagePublished | RetainedSnapshot | MessagesCarried
-    ) -> list[memoryview]:
+    def _payloads(self, event: _Messages) -> list[memoryview]:
         area, bounds = self.record.payload, payload_bounds(event)
         if len(bounds) != event.count + 1 or bounds[0] < 0 or bounds[-1] > len(area):
             raise IndexError("payloads that the record does not hold")
@@ -523,7 +491,7 @@ class FactMakers:
 
     def _digests(
         self,
-        event: MessagePublished | RetainedSnapshot | MessagesCarried,
+        event: _Messages,
         payloads: Iterable[memoryview],
         qos: Iterable[int],
         refs: Iterable[Position],
@@ -563,25 +531,25 @@ FACT_MAKERS: Final[dict[type, Callable[[FactMakers, Any, Position], bool | None]
     MessagesCarried: FactMakers._carried,
     CheckpointBegun: FactMakers._begun,
     CheckpointCompleted: FactMakers._completed,
-    TopicsKeyed: FactMakers._keyed,
-    KeysSnapshot: FactMakers._keyed,
-    ErasureRequested: FactMakers._keyed,
-    Erased: FactMakers._keyed,
+    **dict.fromkeys(
+        (TopicsKeyed, KeysSnapshot, ErasureRequested, Erased),
+        lambda makers, event, at: makers._keys.take(event, at, makers.record.steady_ms),
+    ),
     LogCut: FactMakers._cut,
     LogEndUnproven: FactMakers._doubtful,
     BrokerStarted: FactMakers._started,
-    BrokerStopped: FactMakers._stopped,
-    ClockJumped: FactMakers._jumped,
+    BrokerStopped: lambda makers, _event, at: makers._note(at, STOPPED, {}),
+    ClockJumped: lambda makers, event, at: makers._note(at, JUMPED, {"ms": event.ms}),
     LimitsApplied: FactMakers._limits,
     OperatorActed: FactMakers._acted,
     Followed: FactMakers._followed,
     LogArchived: FactMakers._archived,
     LogSalvaged: FactMakers._given_up,
     Bridged: FactMakers._bridged,
-    Forwarded: FactMakers._forwarded,
+    Forwarded: lambda makers, event, at: makers._destinations.forwarded(event, at),
     **dict.fromkeys(
         (DestinationOpened, ForwardRefused, ForwardLost, DestinationClosed),
-        FactMakers._destination,
+        lambda makers, event, at: makers._destinations.other(event, at),
     ),
 }
 """Type of event -> method that makes its facts; other types make none.

@@ -3,8 +3,6 @@
 Spark does the same with more facts than that: ``spark.jobs.fact_tables.FactTables``.
 """
 
-from __future__ import annotations
-
 import gc
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -111,7 +111,7 @@ class LogSummaries:
 def summarize_logs(notes: Iterable[LogNote]) -> LogSummaries:
     """Summarize the notes by log."""
     by_node: dict[str, dict[str, list[LogNote]]] = defaultdict(lambda: defaultdict(list))
-    for note in notes:
+    for note in sorted(notes, key=_at):
         by_node[note.node][note.about].append(note)
     found = LogSummaries()
     for node in sorted(by_node):
@@ -129,13 +129,12 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     trusted = min((one.at for one in breaks if one.rule != Rule.TURN), default=BEYOND_ALL)
     begin = position(piece.first.sequence, 0)
     end = position(piece.last.sequence + 1, 0)
-    cuts = sorted(notes[CUT], key=_at)
+    cuts, completed = notes[CUT], notes[COMPLETED]
     if piece.first.sequence > 1:
         breaks += _beginning(piece, cuts)
     audited, until_ms = _audited(pieces, notes[PROBLEM], trusted)
     found.remarks += _owners(node, notes[OWNER])
     begun = {note.at: note for note in notes[BEGUN]}
-    completed = sorted(notes[COMPLETED], key=_at)
     checkpoints = [
         Checkpoint(note.values["begun"], note.at)
         for note in completed
@@ -162,7 +161,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
             f"node {node}: behind the records that were given up, sessions are audited from their "
             "next beginning or from the next complete checkpoint on"
         )
-    jumps = [(sequence_of(note.at), note.values["ms"]) for note in sorted(notes[JUMPED], key=_at)]
+    jumps = [(sequence_of(note.at), note.values["ms"]) for note in notes[JUMPED]]
     found.remarks += [f"node {node}: {note}" for note in jump_notes(jumps)]
     complete = breaks
     breaks = _completions(completed, begun, notes[REPEATED], begin)
@@ -177,7 +176,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += _runs(notes, piece.first.sequence, outline)
     breaks += _archived(notes[ARCHIVED])
     breaks += destination_breaks(sorted([*notes[DESTINATION], *judged], key=_at))
-    breaks += erasure_breaks(sorted(notes[KEYS], key=_at), notes[UNSEALED], piece.ends_steady_ms)
+    breaks += erasure_breaks(notes[KEYS], notes[UNSEALED], piece.ends_steady_ms)
     if holes:  # the lost records may explain what is missing until the state is complete again
         first = position(min(one["first"] for one in lost), 0)
         breaks = [one for one in breaks if not first <= one.at < whole]
@@ -245,7 +244,7 @@ def _owners(node: str, notes: list[LogNote]) -> list[str]:
     """Return remarks about the records that another node wrote, before a restore as this node."""
     return [
         restored_text(node, before.values["node"], sequence_of(after.at))
-        for before, after in pairwise(sorted(notes, key=_at))
+        for before, after in pairwise(notes)
         if before.values["node"] != after.values["node"]
     ]
 
@@ -290,22 +289,19 @@ def _outline(
 ) -> LogOutline:
     """Return the limits in force, and the times during which a broker ran."""
     made = OutlineBuilder(holes)
-    for note in sorted(notes[LIMITS], key=_at):
+    for note in notes[LIMITS]:
         made.applied(Limits.read(note.at, note.values))
-    for note in sorted(notes[STARTED], key=_at):
+    for note in notes[STARTED]:
         made.started(note.at, note.values["time_ms"], note.values["before_ms"])
     for note in notes[STOPPED]:
         made.stopped(note.at)
     lost = [(note.values["first"], note.values["last"] + 1) for note in notes[GIVEN_UP]]
     given_up = tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost))
     clocks = tuple(
-        (note.at, note.values["jumped_ms"], note.values["before_ms"])
-        for note in sorted(notes[CLOCK], key=_at)
+        (note.at, note.values["jumped_ms"], note.values["before_ms"]) for note in notes[CLOCK]
     )
-    erased = erased_spans(sorted(notes[KEYS], key=_at))
-    return replace(
-        made.outline(ends_ms), given_up=given_up, begin=begin, clocks=clocks, erased=erased
-    )
+    outline, erased = made.outline(ends_ms), erased_spans(notes[KEYS])
+    return replace(outline, given_up=given_up, begin=begin, clocks=clocks, erased=erased)
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
@@ -418,14 +414,13 @@ def _completions(
 ) -> list[ChainBreak]:
     """Return wrong numbers that checkpoints record about themselves."""
     breaks: list[ChainBreak] = []
-    told = sorted(repeated, key=_at)
-    places = [one.at for one in told]
+    places = [one.at for one in repeated]
     sums = {
-        what: list(accumulate((one.values[what] for one in told), initial=0))
+        what: list(accumulate((one.values[what] for one in repeated), initial=0))
         for what in ("sessions", "retained")
     }
     finished = {note.values["begun"] for note in completed}
-    for one, other in pairwise(sorted(begun.values(), key=_at)):
+    for one, other in pairwise(begun.values()):
         before, number = one.values["checkpoint"], other.values["checkpoint"]
         # A checkpoint that a crash interrupted is begun again with its number.
         if number < before or (number == before and one.at in finished):

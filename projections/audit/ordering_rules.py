@@ -1,11 +1,10 @@
 """The order in which the client of a session gets messages, and that those that wait are sent."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -22,12 +21,8 @@ from eventstore.format.events import (
 from eventstore.format.positions import INDEX_BITS, Position, from_runs
 from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
+from projections.state.session import SessionState, SubscriptionState
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
-    from projections.state.session import SessionState, SubscriptionState
-
 
 _GRACE_MS: Final = 60_000
 """Milliseconds beyond ``slow_reader_time`` that a client may take to read its packets."""

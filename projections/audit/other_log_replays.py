@@ -5,15 +5,15 @@ many took effect there on matching topics. What a replay read of its own log is 
 ``replay_fold``.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from eventstore.display import name as shown
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import ReplayOpened, ReplayReached
 from eventstore.format.positions import INDEX_BITS, Position, position
+from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.message_store import StoredMessages
 from eventstore.reading.publications import Releases, publications_in
@@ -21,10 +21,6 @@ from projections.audit.rule_table import Rule, Violation
 from projections.views.replay_view import place_text
 from protocol.mqtt.replay_filters import replayed_filter
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
-    from eventstore.format.records import Record
 
 
 class LogRecords(Protocol):

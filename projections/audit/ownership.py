@@ -1,11 +1,10 @@
 """Checks that a client's events belong to its one connection, and how it and its session end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.display import escaped
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     LOG_SESSION,
     NATS_SESSION,
@@ -37,11 +36,8 @@ from eventstore.format.positions import Position
 from eventstore.reasons import BROKER_ENDS, CLOSE_REASONS, EXPIRY_REASONS
 from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
+from projections.state.session import SessionState
 from protocol.mqtt.shared_filters import SHARE
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
-    from projections.state.session import SessionState
 
 _OF_CONNECTIONS: Final = frozenset(
     {
@@ -60,11 +56,6 @@ _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 
 class OwnershipAudit:
     """Follows the connections of one session."""
-
-    __slots__ = (
-        "_bridge", "_found", "_gone", "_of_node", "_opened", "_outline", "_replaced", "_stopped",
-        "_taken",
-    )  # fmt: skip
 
     def __init__(
         self, session: str, found: Callable[[Violation], object], outline: LogOutline

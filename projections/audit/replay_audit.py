@@ -3,11 +3,10 @@
 A replay's steps are compared with the messages of the log by ``replay_fold``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Delivered,
     ReplayOpened,
@@ -18,11 +17,8 @@ from eventstore.format.events import (
 from eventstore.format.positions import Position, Run, format_position
 from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
+from projections.state.session import SessionState, SubscriptionState
 from protocol.mqtt.subscription_options import NO_LOCAL
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
-    from projections.state.session import SessionState, SubscriptionState
 
 _FINAL: Final = frozenset({"ended", "damaged", "too_many_topics"})
 """States of a replay that reads no more."""

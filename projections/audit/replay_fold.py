@@ -5,13 +5,11 @@ took effect between the two positions on matching topics: that shows a message t
 one too many, without the permissions of the client. At QoS 1 and 2 the log also names the messages.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -26,13 +24,11 @@ from eventstore.format.positions import (
 )
 from projections.audit.audit_results import AuditPlan, AuditResults, Row
 from projections.audit.facts import READ
+from projections.audit.log_summary import LogSummary
 from projections.audit.replay_audit import ReplayStep
 from projections.audit.rule_table import Rule
 from projections.views.replay_view import place_text
 from protocol.mqtt.topic_trie import FilterTrie
-
-if TYPE_CHECKING:
-    from projections.audit.log_summary import LogSummary
 
 READ_COLUMNS: Final = (
     "kind", "node", "at", "session", "ref", "time_ms", "number", "topic", "expires", "data",

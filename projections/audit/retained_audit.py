@@ -19,6 +19,7 @@ from projections.audit.facts import (
     CLEARED,
     EXPIRED_SO,
     GRANT,
+    OWED,
     REPEATED_SO,
     RETAINED,
 )
@@ -281,7 +282,7 @@ class RetainedAudit:
             if 0 < one.expires <= second + 1:
                 continue
             if not (bits & NO_LOCAL and one.publisher == session):
-                self._results.owed(self._log.node, session, at, one.ref, topic_filter)
+                self._results.add(OWED, self._log.node, session, at, topic_filter, one.ref)
 
     def _replay(
         self, session: str, at: Position, ref: Position, sent: bool, topic_filter: str, second: int

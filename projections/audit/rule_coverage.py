@@ -1,11 +1,10 @@
 """Counts the cases of each rule in the events of a session."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
@@ -28,11 +27,8 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import count_runs
 from projections.audit.rule_table import Rule
+from projections.state.session import SessionState
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_HANDLING
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
-    from projections.state.session import SessionState
 
 _ANY: Final = 65_535
 """The Receive Maximum of a client that sends none."""
@@ -44,11 +40,6 @@ class EventCases:
     Messages that a session must get, drops, wills and queues that could be sent are counted where
     they are checked.
     """
-
-    __slots__ = (
-        "_answers", "_deliveries", "_events", "_expired", "_from_queues", "_identifiers",
-        "_of_local", "_sessions", "_taken", "_windowed", "_withholding",
-    )  # fmt: skip
 
     def __init__(self) -> None:
         self._events = self._sessions = self._answers = self._identifiers = 0

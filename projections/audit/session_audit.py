@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final
 
-import orjson
-
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     LOG_SESSION,
@@ -44,6 +42,7 @@ from projections.audit.replay_audit import OF_REPLAYS, ReplayAudit, ReplayStep
 from projections.audit.rule_coverage import EventCases
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE, SharedStep, SharedSteps
+from projections.audit.snapshot_audit import CheckpointSnapshotAudit
 from projections.audit.subscription_option_checks import (
     OwnMessages,
     TurnSubscriptions,
@@ -52,65 +51,10 @@ from projections.audit.subscription_option_checks import (
 )
 from projections.audit.will_rules import WillAudit
 from projections.state.inconsistent_events import INCONSISTENCIES
-from projections.state.retained import repeated_messages
-from projections.state.session import SHARED_HOME, SHARED_PART, SessionState
-from projections.state.single_session import SessionFold, split_area
-from projections.state.snapshot import Part, encode_session
+from projections.state.session import SessionState
+from projections.state.single_session import SessionFold
 from projections.state.waiting_queue import QOS_MASK
 from protocol.mqtt.replay_filters import is_replay_filter
-
-
-class CheckpointSnapshotAudit:
-    """Compares the repetitions of one session in checkpoints with its fold."""
-
-    __slots__ = ("_found", "_left", "_parts")
-
-    def __init__(self, found: Callable[[Violation], object]) -> None:
-        self._found = found
-        self._parts: list[Part] = []
-        self._left: dict[Position, Position] = {}
-        """Message that becomes retained with its PUBREL and must be repeated in this turn ->
-        position at which the session was repeated."""
-
-    def end_turn(self) -> None:
-        """Report messages that had to be repeated in the turn and were not."""
-        for ref, at in self._left.items():
-            what = f"a checkpoint does not repeat message {format_position(ref)}, which waits for "
-            self._report(at, f"{what}its PUBREL to be retained")
-        self._left.clear()
-
-    def state(self, fold: SessionFold, event: SessionSnapshot, at: Position) -> None:
-        """Check the repeated state of the session, or a part of it."""
-        if event.part == 0:
-            self._parts = []
-        if event.part != len(self._parts):
-            self._report(at, f"part {event.part} of a session follows {len(self._parts)} parts")
-        self._parts.append(event.state)
-        if not event.last:
-            return
-        parts, self._parts = self._parts, []
-        state = fold.state
-        if state is None:
-            self._report(at, "a checkpoint repeats a session that does not exist")
-        elif orjson.dumps(encode_session(state)) != orjson.dumps(parts):
-            self._report(at, "a checkpoint repeats a state that differs from the log")
-        self._left = dict.fromkeys(fold.pending, at)
-
-    def messages(
-        self, fold: SessionFold, event: RetainedSnapshot, at: Position, payload: bytes | None
-    ) -> None:
-        """Check repeated messages of the session that become retained with their PUBREL."""
-        if payload is None:
-            return
-        for number, message in enumerate(repeated_messages(event, split_area(event, payload))):
-            owed = self._left.pop(message.ref, None)
-            if owed is None or fold.pending.get(message.ref) != message:
-                what = f"message {format_position(message.ref)} is repeated, but is not pending so"
-                self._report(at + number, what)
-
-    def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.CHECKPOINT, at, what))
-
 
 _QUEUE_CHANGES: Final = frozenset({Delivered, MessageDropped, Expired, Assigned})
 _BEYOND: Final = 1 << 62
@@ -165,8 +109,6 @@ class SessionAudit:
         self.slowest_ms = self._answers.latencies.slowest_ms
         self._order = TopicOrder()
         self._local = OwnMessages()
-        self._shared = None if shared is None else SharedSteps(session, shared, begun=not whole)
-        self._repetitions = CheckpointSnapshotAudit(self._found)
         self._turn: Position = 0
         """Position at which the turn of the current event begins."""
         self._in_turn = TurnSubscriptions()
@@ -175,11 +117,7 @@ class SessionAudit:
         self._holes = list(reversed(outline.holes))
         """Positions behind lost records that are not passed yet, the next one last."""
         self._tell_shared = shared
-        self._wills = WillAudit(self._found, self._case, outline)
-        self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
-        self._ends = SessionEnds(self._found, outline)
-        self._progress = QueueProgress(self._found, self._case, outline)
-        self._owner = OwnershipAudit(session, self._found, outline)
+        self._begin_parts()
         self._replays = ReplayAudit(self._found, outline, replayed)
         self._off: dict[str, int] = {}
         """Filters whose queue has the wrong number of bytes -> difference."""
@@ -265,8 +203,10 @@ class SessionAudit:
                 self._replays.after(state, at, time_ms)
             if state is not None and kind in _QUEUE_CHANGES:
                 self._check_bytes(state, event, at)
-        if self._shared is not None:
-            self._report_shared(self._shared, event, at)
+        if self._shared is not None and self._shared.begun:
+            self._shared.take(event, at, self._turn)
+        elif self._shared is not None and self._known:
+            self._shared.begin(state, at)
         if state is None:
             self._forget()
 
@@ -282,16 +222,17 @@ class SessionAudit:
             self._begin = self._holes.pop()
         self.fold = SessionFold(self.session, self.fold.whole)
         self._known = False
-        self._expected.clear()
-        self._queue.clear()
-        self._order.clear()
-        self._local.clear()
+        self._clear()
         self._answers.interrupted()
         self._replays.forget()
         self._in_turn.clear()
         self._off.clear()
-        outline, shared = self._outline, self._tell_shared
-        self._shared = None if shared is None else SharedSteps(self.session, shared, begun=False)
+        self._begin_parts()
+
+    def _begin_parts(self) -> None:
+        """Begin the checks that follow one part of the state each, here or behind lost records."""
+        outline, shared, known = self._outline, self._tell_shared, self._known
+        self._shared = None if shared is None else SharedSteps(self.session, shared, begun=known)
         self._repetitions = CheckpointSnapshotAudit(self._found)
         self._wills = WillAudit(self._found, self._case, outline)
         self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
@@ -313,13 +254,6 @@ class SessionAudit:
         elif self._known:
             self._check_with_state(event, kind, at, time_ms)
 
-    def _report_shared(self, shared: SharedSteps, event: Event, at: Position) -> None:
-        """Report an event that concerns shared subscriptions."""
-        if shared.begun:
-            shared.take(event, at, self._turn)
-        elif self._known:
-            shared.begin(self.fold.state, at)
-
     def _check_with_state(self, event: Event, kind: type, at: Position, time_ms: int) -> None:
         state = self.fold.state
         if state is None:
@@ -329,10 +263,8 @@ class SessionAudit:
         check = _CHECKS_WITH_STATE.get(kind)
         if check is not None:
             check(self, state, event, at, time_ms)
-        else:
-            answered = ANSWERS.get(kind)
-            if answered is not None:
-                answered(self._answers, state, event, at, time_ms)
+        elif (answered := ANSWERS.get(kind)) is not None:
+            answered(self._answers, state, event, at, time_ms)
         pure = single_event_rules.WITH_STATE.get(kind)
         if pure is not None:
             self._report_all(pure(state, event, at))
@@ -382,12 +314,15 @@ class SessionAudit:
         self._owner.ended(self._turn)
         # Messages of the turn in which it ended are not overdue.
         self._report_all(self._expected.overdue(self._turn))
+        self._clear()
+        self._answers.forget()
+        self._replays.forget()
+
+    def _clear(self) -> None:
         self._expected.clear()
         self._queue.clear()
         self._order.clear()
         self._local.clear()
-        self._answers.forget()
-        self._replays.forget()
 
     # The session.
 
@@ -413,9 +348,6 @@ class SessionAudit:
                 self._ends.closed(self.fold.state, event, at)
             else:
                 self._ends.expired(self.fold.state, event, at, ms)
-
-    def _acted(self, event: OperatorActed, at: Position, _ms: int) -> None:
-        self._ends.acted(event, at, known=self._known)
 
     def _snapshot(self, event: SessionSnapshot, at: Position, _ms: int) -> None:
         if not self._known or at < self.fold.whole:
@@ -480,10 +412,9 @@ class SessionAudit:
                     what = f"{topic_filter!r:.200} does not match the topic"
                     self._report(Rule.NO_SUBSCRIPTION, at + number, what)
             else:
-                message = self._queue.pop(ref, None)
+                message = self._unqueued(ref)
                 if message is None:  # queued before the log began
                     continue
-                self._order.left(message.stream)
             self._check_erased(message, ref, at + number)
             self._open[ref] = message
             if not self._order.delivered(message.stream, message.at):
@@ -539,7 +470,7 @@ class SessionAudit:
             from_nats = [one is None or one.is_from_nats for one in messages]
             self._drops.of_other_prefix(all(from_nats), at)
         elif event.reason == "packet_too_large" and state.packet_maximum:
-            self._check_too_large(state, event, messages, at)
+            self._drops.too_large(state, event, messages, at)
         ended: set[Position] = set()
         if event.queued < 0 and event.reason in ("not_permitted", "packet_too_large", "erased"):
             # At QoS 2 these are not sent again; a PUBREL for them is.
@@ -549,11 +480,10 @@ class SessionAudit:
                 ended |= {
                     sent.ref for sent in in_flight if sent.subscription.filter == event.filter
                 }
+        uninvited = not self._in_turn.granted and not single_event_rules.takes_assigned(state)
         for ref in refs:
             if event.queued >= 0:
-                message = self._queue.pop(ref, None)
-                if message is not None:
-                    self._order.left(message.stream)
+                self._unqueued(ref)
                 continue
             message = self._expected.pop(ref)
             if message is not None:
@@ -564,41 +494,20 @@ class SessionAudit:
                 # With a newly granted filter this may be a retained message that is sent again.
                 what = f"message {format_position(ref)} was dropped although it was accepted before"
                 self._report(Rule.UNDELIVERED, at, what)
-            elif ref >= self._begin and not self._in_turn.granted and not self._takes_assigned():
+            elif ref >= self._begin and uninvited:
                 self._drops.unexpected(ref, at)
-
-    def _denied(
-        self, _state: SessionState, event: SubscriptionDenied, at: Position, _ms: int
-    ) -> None:
-        self._drops.denied(event, at)
-
-    def _check_too_large(
-        self,
-        state: SessionState,
-        event: MessageDropped,
-        messages: list[ExpectedMessage | None],
-        at: Position,
-    ) -> None:
-        """Report a drop of known messages if one of them is small enough for the client.
-
-        Members of a shared subscription have their own limits.
-        """
-        if event.filter.startswith(SHARE) or single_event_rules.is_shared(state):
-            return
-        known = [one for one in messages if one is not None]
-        if known:
-            sizes = [
-                single_event_rules.largest_packet(state, one.topic, one.size, one.properties)
-                for one in known
-            ]
-            self._drops.too_large(min(sizes), state.packet_maximum, at)
 
     def _expired(self, state: SessionState, event: Expired, at: Position, ms: int) -> None:
         self._report_all(single_event_rules.expired(state, event, at, ms))
         for ref in from_runs(event.refs):
-            message = self._queue.pop(ref, None)
-            if message is not None:
-                self._order.left(message.stream)
+            self._unqueued(ref)
+
+    def _unqueued(self, ref: Position) -> ExpectedMessage | None:
+        """Return a message that leaves its queue; None: it was queued before the log began."""
+        message = self._queue.pop(ref, None)
+        if message is not None:
+            self._order.left(message.stream)
+        return message
 
     def _assigned(self, state: SessionState, event: Assigned, at: Position, ms: int) -> None:
         """Check messages that a shared subscription gave to one of its members."""
@@ -618,9 +527,7 @@ class SessionAudit:
                     self._check_turn(message, at + number)
                     self._check_sent(message, ref, at + number)
             else:
-                message = self._queue.pop(ref, None)
-                if message is not None:
-                    self._order.left(message.stream)
+                message = self._unqueued(ref)
             if message is not None:
                 self._check_erased(message, ref, at + number)
             found.append(message)
@@ -634,20 +541,9 @@ class SessionAudit:
         return False
 
     def _unexpected(self, ref: Position, at: Position) -> None:
-        if ref >= self._begin and not self._takes_assigned():
+        if ref >= self._begin and not single_event_rules.takes_assigned(self.fold.state):
             what = f"message {format_position(ref)} was not to be delivered to it"
             self._report(UNEXPECTED, at, what, ref)
-
-    def _takes_assigned(self) -> bool:
-        """Return whether other logs assign messages to it, which match no subscription."""
-        state = self.fold.state
-        return (
-            state is not None
-            and single_event_rules.is_shared(state)
-            and any(
-                held.options & (SHARED_HOME | SHARED_PART) for held in state.subscriptions.values()
-            )
-        )
 
     def _check_message(self, message: ExpectedMessage, qos: int, at: Position) -> None:
         """Check that the outcome of a message is recorded in its turn, and its QoS."""
@@ -676,18 +572,13 @@ class SessionAudit:
                 Rule.UNDELIVERED, at, "the outcome of a message was recorded in a later turn"
             )
 
-    def _own_published(
-        self, state: SessionState, event: MessagePublished, at: Position, _ms: int
-    ) -> None:
-        self._local.published(state, event, at)
-
 
 _CHECKS: Final[dict[type, Callable[[SessionAudit, Any, Position, int], None]]] = {
     SessionOpened: SessionAudit._opened,
     SessionClosed: SessionAudit._ended,
     SessionExpired: SessionAudit._ended,
     SessionSnapshot: SessionAudit._snapshot,
-    OperatorActed: SessionAudit._acted,
+    OperatorActed: lambda audit, event, at, _: audit._ends.acted(event, at, known=audit._known),
     Subscribed: SessionAudit._subscribed,
     Unsubscribed: SessionAudit._unsubscribed,
 }
@@ -699,8 +590,8 @@ _CHECKS_WITH_STATE: Final[
     Delivered: SessionAudit._delivered,
     Queued: SessionAudit._queued,
     MessageDropped: SessionAudit._dropped,
-    SubscriptionDenied: SessionAudit._denied,
-    MessagePublished: SessionAudit._own_published,
+    SubscriptionDenied: lambda audit, _state, event, at, _: audit._drops.denied(event, at),
+    MessagePublished: lambda audit, state, event, at, _: audit._local.published(state, event, at),
     Expired: SessionAudit._expired,
     Assigned: SessionAudit._assigned,
 }

@@ -30,7 +30,7 @@ from projections.audit.audit_outcome import BROKER, PROJECTIONS
 from projections.audit.audit_results import AuditResults
 from projections.audit.event_codec import Packed, unpack_events
 from projections.audit.expected_packs import REQUIRED
-from projections.audit.facts import DUE, EVENTS, OWED
+from projections.audit.facts import CONNECTED, DUE, EVENTS, OWED, READ, SHARED
 from projections.audit.log_summary import BEYOND_ALL, LogSummary
 from projections.audit.replay_audit import ReplayStep
 from projections.audit.rule_table import LogPlace, Rule, Violation, has_home, wrong_home
@@ -331,11 +331,12 @@ class SessionChecker:
             self._counts["assigned"] += len(step.refs)
         if step.at < self._log.complete:
             return  # of a state that is not known any more behind lost records
-        self._results.shared(self._log.node, step.group, step.at, orjson.dumps(step[1:]))
+        data = orjson.dumps(step[1:])
+        self._results.add(SHARED, self._log.node, step.group, step.at, data=data)
 
     def _replayed(self, step: ReplayStep, at: Position) -> None:
         data = orjson.dumps(list(step))
-        self._results.read(self._log.node, self._session, at, step.topic_filter, data)
+        self._results.add(READ, self._log.node, self._session, at, step.topic_filter, data=data)
 
     def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._results.violation(rule, self._log.node, self._session, at, what, ref)
@@ -367,7 +368,8 @@ class SessionChecker:
             return
         at, began_ms = connection
         if not self._log.outline.interrupted(at, until):
-            self._results.connected(self._log.node, self._session, at, began_ms, ended_ms)
+            where = CONNECTED, self._log.node, self._session, at
+            self._results.add(*where, begins_ms=began_ms, ends_ms=ended_ms)
 
     # Marks.
 

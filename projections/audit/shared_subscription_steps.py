@@ -66,17 +66,6 @@ class SharedStep(NamedTuple):
 class SharedSteps:
     """Extracts the steps of one session."""
 
-    __slots__ = (
-        "_clean",
-        "_connected",
-        "_groups",
-        "_home",
-        "_report",
-        "_sent",
-        "_session",
-        "begun",
-    )
-
     def __init__(self, session: str, tell: Callable[[SharedStep], object], *, begun: bool) -> None:
         self.begun = begun
         """False: the state of the session at the beginning of the log is not known yet."""

@@ -28,7 +28,12 @@ from eventstore.format.positions import Position, format_position, from_runs
 from projections.audit.expected_messages import ExpectedMessage
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE
-from projections.state.session import SessionState, SubscriptionState
+from projections.state.session import (
+    SHARED_HOME,
+    SHARED_PART,
+    SessionState,
+    SubscriptionState,
+)
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
 from protocol.mqtt.topics import matches
 
@@ -226,9 +231,12 @@ def _width(number: int) -> int:
     return 1 if number < 1 << 7 else 2 if number < 1 << 14 else 3 if number < 1 << 21 else 4
 
 
-def is_shared(state: SessionState) -> bool:
-    """Return whether a session is a shared subscription."""
-    return state.session.startswith(SHARE)
+def takes_assigned(state: SessionState | None) -> bool:
+    """Return whether other logs assign messages to a session, which match no subscription."""
+    if state is None or not state.session.startswith(SHARE):
+        return False
+    options = SHARED_HOME | SHARED_PART
+    return any(held.options & options for held in state.subscriptions.values())
 
 
 def _received(state: SessionState, event: Received | Refused, at: Position) -> list[Violation]:

@@ -8,20 +8,16 @@ packet of the same turn [MQTT-3.10.4].
 check of the messages that a session must get.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.format.events import MessagePublished, Subscribed, Unsubscribed
 from eventstore.format.positions import Position, format_position
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
+from projections.state.session import SessionState, SubscriptionState
 from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_HANDLING
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from projections.state.session import SessionState, SubscriptionState
 
 _IF_NEW, _NEVER = 0x10, 0x20
 """Retain Handling: retained messages are sent for a new subscription only, or not at all."""

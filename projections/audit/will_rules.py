@@ -6,14 +6,13 @@ starts its delay if the session continues. A will in its delay is discarded if t
 time [MQTT-3.1.3-9], and published when the delay has passed or the session ends.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from zlib import crc32
 
 from eventstore.display import name as shown
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     MessageDropped,
     MessagePublished,
@@ -27,11 +26,8 @@ from eventstore.format.events import (
 from eventstore.format.positions import Position, format_position
 from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
+from projections.state.session import SessionState
 from protocol.mqtt.sparkplug import is_death, with_timestamp
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
-    from projections.state.session import SessionState
 
 _LEVEL_5: Final = 5
 _LATE_MS: Final = 3_600_000
@@ -84,20 +80,6 @@ class _Publication(NamedTuple):
 
 class WillAudit:
     """Follows the will of one session; ``cases`` is called for each will that ended."""
-
-    __slots__ = (
-        "_armed",
-        "_before",
-        "_cases",
-        "_delay",
-        "_ended",
-        "_found",
-        "_opened",
-        "_outline",
-        "_publication",
-        "_required",
-        "_turn",
-    )  # fmt: skip
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore.format.event_parsing import Event, parse_event
 from eventstore.format.events import (
@@ -27,13 +27,12 @@ from eventstore.log.message_store import retained_when_released
 from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import SESSION
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from projections.past.indexed_sessions import IndexedSessions, count_entries
 from projections.past.replay import Replay
+from projections.past.topic_lookup import carriers_in
 from projections.views.differences import ChangedSession, session_facts
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
 
 _SESSIONS_AT_ONCE: Final = 10_000
 """Number of sessions whose states are in memory at the same time."""
@@ -110,7 +109,7 @@ class ChangedStates:
         first = self._before + 1
         # The turn of the first record takes effect with its last part.
         first = max(source.begin, first - (await source.some([first]))[0].part)
-        carried = await self._sessions.carried(self._after)
+        carried = await carriers_in(source, last=self._after)
         fold, turns = _RetainedChanges(), TurnAssembler()
         async for record in source.records(first, self._after):
             for part in turns.take(record)[1]:

@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple
 
 from eventstore.errors import CutOff
 from eventstore.format.event_parsing import Event
@@ -45,15 +46,13 @@ class Difference:
     """Digest; None: the other side has no such state."""
 
 
-class Check(Protocol):
+class Check(NamedTuple):
     """A comparison with the fold at a position."""
 
-    @property
-    def bound(self) -> Position:
-        """Position of the comparison: everything before it must be folded first."""
-
-    def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield the differences."""
+    bound: Position
+    """Everything before it must be folded first."""
+    look: Callable[[NodeState], Iterator[Difference]]
+    """Yields the differences."""
 
 
 def apply(node: NodeState, event: Event, at: Position, record: Record) -> None:
@@ -188,53 +187,43 @@ def _retained(node: NodeState, topic: str) -> int | None:
 # ------------------------------------------------------------------------------ the broker
 
 
-@dataclass(slots=True)
-class BegunCheck:
-    """Checks that the pages contain everything that existed when the broker began its answer."""
-
-    bound: Position
-    said: LiveState
-
-    def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield the sessions and topics that the broker left out."""
-        names = {name for page in self.said.pages for name in page.sessions}
-        for name in node.sessions.names():
-            if name not in names:
-                ours = _digest(node, name, pending=True)
-                yield Difference(BROKER, SESSION, name, self.bound, ours, None)
-        topics = {topic for page in self.said.pages for topic in page.retained}
-        for topic in node.retained.topics():
-            if topic not in topics:
-                ours = _retained(node, topic)
-                yield Difference(BROKER, RETAINED, topic, self.bound, ours, None)
-
-
-@dataclass(slots=True)
-class PageCheck:
-    """Compares a page of the broker's answer."""
-
-    page: LivePage
-
-    @property
-    def bound(self) -> Position:
-        """The position of the page."""
-        return self.page.bound
-
-    def look(self, node: NodeState) -> Iterator[Difference]:
-        """Yield the differences."""
-        for name, theirs in self.page.sessions.items():
+def _begun_check(said: LiveState, node: NodeState) -> Iterator[Difference]:
+    """Yield what existed when the broker began its answer, and is on none of its pages."""
+    names = {name for page in said.pages for name in page.sessions}
+    for name in node.sessions.names():
+        if name not in names:
             ours = _digest(node, name, pending=True)
-            if ours != theirs:
-                yield Difference(BROKER, SESSION, name, self.bound, ours, theirs)
-        for topic, theirs in self.page.retained.items():
+            yield Difference(BROKER, SESSION, name, said.begun, ours, None)
+    topics = {topic for page in said.pages for topic in page.retained}
+    for topic in node.retained.topics():
+        if topic not in topics:
             ours = _retained(node, topic)
-            if ours != theirs:
-                yield Difference(BROKER, RETAINED, topic, self.bound, ours, theirs)
+            yield Difference(BROKER, RETAINED, topic, said.begun, ours, None)
+
+
+def _page_check(page: LivePage, node: NodeState) -> Iterator[Difference]:
+    """Compare a page of the broker's answer."""
+    for name, theirs in page.sessions.items():
+        ours = _digest(node, name, pending=True)
+        if ours != theirs:
+            yield Difference(BROKER, SESSION, name, page.bound, ours, theirs)
+    for topic, theirs in page.retained.items():
+        ours = _retained(node, topic)
+        if ours != theirs:
+            yield Difference(BROKER, RETAINED, topic, page.bound, ours, theirs)
+
+
+def page_check(page: LivePage) -> Check:
+    """Return the check of a page of a broker's answer."""
+    return Check(page.bound, partial(_page_check, page))
 
 
 def broker_checks(said: LiveState) -> list[Check]:
-    """Return the checks for the whole answer of a broker."""
-    return [BegunCheck(said.begun, said), *(PageCheck(page) for page in said.pages)]
+    """Return the checks for the whole answer of a broker.
+
+    It must contain everything that existed when the broker began it.
+    """
+    return [Check(said.begun, partial(_begun_check, said)), *map(page_check, said.pages)]
 
 
 # ------------------------------------------------------------------------- the projections

@@ -1,8 +1,7 @@
 """The events of sealed contents as text."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from eventstore import display
 from eventstore.format.erasure_events import (
@@ -14,14 +13,8 @@ from eventstore.format.erasure_events import (
     TopicsKeyed,
 )
 from eventstore.format.name_entries import topic_shown
-from eventstore.format.positions import from_runs
+from eventstore.format.positions import Run, from_runs
 from eventstore.reading import position_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from eventstore.format.positions import Run
-
 
 _CAUSES: Final = {
     "restored": ", as before the log was restored",

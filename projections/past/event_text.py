@@ -1,4 +1,4 @@
-"""Events of the log as text and as JSON objects."""
+"""Events of the log as text."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -6,53 +6,32 @@ from typing import Any
 
 from eventstore import display
 from eventstore.format.destination_events import (
-    DestinationClosed,
     DestinationOpened,
     Forwarded,
     ForwardLost,
     ForwardRefused,
     OriginTaken,
 )
-from eventstore.format.event_json import field_values
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
-    Completed,
     Delivered,
-    Expired,
-    InboundReplaced,
     MessageDropped,
     MessagePublished,
     Queued,
     Received,
-    Redelivered,
     Refused,
-    Released,
-    ReplayOpened,
-    ReplayReached,
-    RetainedExpired,
-    Returned,
     SessionClosed,
-    SessionExpired,
     SessionOpened,
-    SessionTakenOver,
     Subscribed,
     SubscriptionDenied,
-    Unsubscribed,
     WillArmed,
-    WillCancelled,
-    WillFired,
 )
 from eventstore.format.node_events import (
-    Bridged,
     BrokerStarted,
-    BrokerStopped,
-    CheckpointBegun,
     CheckpointCompleted,
     ClockJumped,
-    Followed,
-    LeaderProved,
     LimitsApplied,
     LogArchived,
     LogCut,
@@ -60,13 +39,11 @@ from eventstore.format.node_events import (
     LogSalvaged,
     MessagesCarried,
     OperatorActed,
-    RetainedCleared,
     RetainedSnapshot,
     SessionSnapshot,
     WebAccessed,
 )
 from eventstore.format.positions import (
-    Position,
     Run,
     format_position,
     from_runs,
@@ -85,10 +62,9 @@ from eventstore.reasons import (
 )
 from projections.log_proof import cause, unproven_end
 from projections.past.erasure_text import ERASURE_WORDS
-from projections.past.message_story import topic_of
-from projections.views.replay_view import opened_text, place_text, position_fields, reached_text
+from projections.views.replay_view import opened_text, place_text, reached_text
 from projections.views.session_text import options_text
-from projections.views.session_view import Published, Topics
+from projections.views.session_view import Topics
 from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.shared_filters import SHARE
 
@@ -104,19 +80,20 @@ def words(event: Event, topics: Topics, jumped_ms: int = 0) -> str:
     Topics of messages that ``topics`` has not loaded are left out. ``jumped_ms`` is the sum of the
     jumps of the clock up to the event, which expiries do not include.
     """
-    return _WORDS[type(event)](on_clock(event, jumped_ms), topics)
+    return _WORDS[event.e](on_clock(event, jumped_ms), topics)
 
 
 def payload_words(event: Event, area: memoryview | SealedArea) -> str:
     """Return the payloads of an event as text, the first few of them; empty if it has none."""
-    payloads = _payloads(event, area, _PAYLOADS_SHOWN)
+    payloads = first_payloads(event, area, _PAYLOADS_SHOWN)
     if not payloads:
         return ""
     total = event.count if isinstance(event, _WITH_MESSAGES) else 1
     return ": " + position_text.several(map(display.payload_text, payloads), total)
 
 
-def _payloads(event: Event, area: memoryview | SealedArea, most: int) -> list[bytes]:
+def first_payloads(event: Event, area: memoryview | SealedArea, most: int) -> list[bytes]:
+    """Return the payloads of an event, at most so many."""
     if isinstance(event, _WITH_MESSAGES):
         pairs = itertools.islice(itertools.pairwise(payload_bounds(event)), most)
         return [part_of(area, start, stop) for start, stop in pairs]
@@ -472,213 +449,92 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
     return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
 
 
-_WORDS: dict[type, Callable[[Any, Topics], str]] = {
-    BrokerStarted: _started,
-    LimitsApplied: _limits,
-    BrokerStopped: lambda event, _: (
+_WORDS: dict[str, Callable[[Any, Topics], str]] = {
+    "BrokerStarted": _started,
+    "LimitsApplied": _limits,
+    "BrokerStopped": lambda event, _: (
         f"broker stopped: node {display.escaped(event.to)} should lead"
         if event.to
         else "broker stopped"
     ),
-    LeaderProved: lambda event, _: f"the leader of epoch {event.epoch} proved that it leads",
-    SessionOpened: _opened,
-    SessionTakenOver: lambda event, _: f"taken over: connection {event.generation} is closed",
-    SessionClosed: _closed,
-    SessionExpired: lambda event, _: f"session ended: {expiry_text(event.reason)}",
-    Subscribed: _granted,
-    Unsubscribed: lambda event, _: (
+    "LeaderProved": lambda event, _: f"the leader of epoch {event.epoch} proved that it leads",
+    "SessionOpened": _opened,
+    "SessionTakenOver": lambda event, _: f"taken over: connection {event.generation} is closed",
+    "SessionClosed": _closed,
+    "SessionExpired": lambda event, _: f"session ended: {expiry_text(event.reason)}",
+    "Subscribed": _granted,
+    "Unsubscribed": lambda event, _: (
         "unsubscribed "
         + position_text.several(map(display.name, event.filters), len(event.filters))
     ),
-    SubscriptionDenied: _denied,
-    ReplayOpened: lambda event, _: opened_text(event),
-    ReplayReached: lambda event, _: reached_text(event),
-    MessagePublished: _published,
-    Delivered: _delivered,
-    Queued: _queued,
-    Redelivered: lambda event, _: f"sent again {_ids(event.pids)}: {resend_text(event.cause)}",
-    Acked: lambda event, _: (
+    "SubscriptionDenied": _denied,
+    "ReplayOpened": lambda event, _: opened_text(event),
+    "ReplayReached": lambda event, _: reached_text(event),
+    "MessagePublished": _published,
+    "Delivered": _delivered,
+    "Queued": _queued,
+    "Redelivered": lambda event, _: f"sent again {_ids(event.pids)}: {resend_text(event.cause)}",
+    "Acked": lambda event, _: (
         _given_up(event) or f"acknowledged {_ids(event.pids)} (PUBACK{_with(event.reasons)})"
     ),
-    Received: lambda event, _: (
+    "Received": lambda event, _: (
         _given_up(event) or f"received {_ids(event.pids)} (PUBREC{_with(event.reasons)})"
     ),
-    Refused: lambda event, _: (
+    "Refused": lambda event, _: (
         _given_up(event) or f"refused {_ids(event.pids)} (PUBREC {_codes(event.reasons)})"
     ),
-    Completed: lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
-    Released: lambda event, topics: (
+    "Completed": lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
+    "Released": lambda event, topics: (
         f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"
     ),
-    InboundReplaced: lambda event, topics: (
+    "InboundReplaced": lambda event, topics: (
         f"gave up {_messages(event.refs, topics)}, {_ids(event.pids)}: not released, and "
         "the client used the packet identifier for another message"
     ),
-    WillArmed: _will_armed,
-    WillFired: lambda _event, _: "will fired",
-    WillCancelled: lambda _event, _: "will discarded",
-    MessageDropped: _dropped,
-    Expired: lambda event, topics: (
+    "WillArmed": _will_armed,
+    "WillFired": lambda _event, _: "will fired",
+    "WillCancelled": lambda _event, _: "will discarded",
+    "MessageDropped": _dropped,
+    "Expired": lambda event, topics: (
         f"expired in the queue: {_messages(event.refs, topics)}, for {display.name(event.filter)}"
     ),
-    Assigned: _assigned,
-    Returned: lambda event, topics: (
+    "Assigned": _assigned,
+    "Returned": lambda event, topics: (
         f"returned {_messages(event.refs, topics)}, {_ids(event.pids)}, "
         f"to {display.name(event.filter)}"
     ),
-    CheckpointBegun: lambda event, _: f"checkpoint {event.checkpoint} begun",
-    SessionSnapshot: _snapshot,
-    RetainedSnapshot: _retained,
-    CheckpointCompleted: _completed,
-    ClockJumped: _clock_jumped,
-    MessagesCarried: _carried,
-    Bridged: lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
-    DestinationOpened: _destination_opened,
-    Forwarded: _forwarded,
-    ForwardRefused: _forward_refused,
-    OriginTaken: _origin_taken,
-    ForwardLost: _forward_lost,
-    DestinationClosed: lambda event, _: (
+    "CheckpointBegun": lambda event, _: f"checkpoint {event.checkpoint} begun",
+    "SessionSnapshot": _snapshot,
+    "RetainedSnapshot": _retained,
+    "CheckpointCompleted": _completed,
+    "ClockJumped": _clock_jumped,
+    "MessagesCarried": _carried,
+    "Bridged": lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
+    "DestinationOpened": _destination_opened,
+    "Forwarded": _forwarded,
+    "ForwardRefused": _forward_refused,
+    "OriginTaken": _origin_taken,
+    "ForwardLost": _forward_lost,
+    "DestinationClosed": lambda event, _: (
         f"destination {display.name(event.to)} closed: {display.escaped(event.reason)}"
     ),
-    Followed: lambda event, _: (
+    "Followed": lambda event, _: (
         f"took the messages of log {display.name(event.log)} up to {place_text(event.through)}"
         + (f", without {_messages(event.expired, {})}, which had expired" if event.expired else "")
     ),
-    LogArchived: _archived,
-    LogCut: _cut,
-    LogEndUnproven: _unproven,
-    LogSalvaged: _salvaged,
-    OperatorActed: _acted,
-    **ERASURE_WORDS,
-    RetainedCleared: lambda event, _: (
+    "LogArchived": _archived,
+    "LogCut": _cut,
+    "LogEndUnproven": _unproven,
+    "LogSalvaged": _salvaged,
+    "OperatorActed": _acted,
+    **{kind.__name__: text for kind, text in ERASURE_WORDS.items()},
+    "RetainedCleared": lambda event, _: (
         "retained messages removed: "
         + position_text.several(map(display.name, event.topics), len(event.topics))
     ),
-    RetainedExpired: lambda event, _: (
+    "RetainedExpired": lambda event, _: (
         "retained messages expired: "
         + position_text.several(map(display.name, event.topics), len(event.topics))
     ),
-    WebAccessed: _web_accessed,
+    "WebAccessed": _web_accessed,
 }
-
-
-def event_object(
-    event: Event,
-    at: Position,
-    time_ms: int,
-    topics: Topics,
-    area: memoryview | SealedArea | None,
-    jumped_ms: int = 0,
-) -> dict[str, object]:
-    """Return an event as a JSON object.
-
-    ``time_ms`` is the time of its record (Unix, milliseconds), ``area`` the payload area of the
-    record, or None to leave payloads out, ``jumped_ms`` as in :func:`words`.
-    """
-    found: dict[str, object] = {
-        "position": format_position(at),
-        "time": display.iso(time_ms),
-        "type": event.e,
-    }
-    columns = {"e", "v", "at", "pids", "refs", "topics", "which", "sizes", "properties"}
-    columns |= {"blocks", "block_of", "blocks_at"}
-    if isinstance(event, RetainedSnapshot):
-        columns.add("qos")
-    elif isinstance(event, MessagesCarried):
-        columns.add("waiting")
-    found |= {
-        name: value
-        for name, value in field_values(on_clock(event, jumped_ms)).items()
-        if name not in columns or (name == "properties" and value is not None)
-    }
-    if isinstance(event, MessagePublished):
-        found["messages"] = _published_objects(event, at, area)
-        return found
-    if isinstance(event, (RetainedCleared, RetainedExpired, *ERASURE_WORDS)):
-        found["topics"] = getattr(event, "topics", [])
-        return found
-    if isinstance(event, (MessagesCarried, RetainedSnapshot)):
-        found["messages"] = _repeated_objects(event, at, area)
-        return found
-    if isinstance(event, MessageDropped) and event.topics:
-        found["topics"] = event.topics
-    if isinstance(event, CheckpointCompleted):
-        found["begun"] = format_position(event.begun)
-    elif isinstance(event, LogCut):
-        found["begins"] = display.iso(event.begins_ms)
-        del found["begins_ms"]
-    elif isinstance(event, (ReplayOpened, ReplayReached)):
-        found |= position_fields(event)
-    pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
-    if refs:
-        found["messages"] = _ref_objects(refs, pids, topics)
-    elif pids:
-        found["packet_ids"] = pids
-    if isinstance(event, WillArmed):
-        found["topic"] = event.topic
-        if area is not None:
-            found.update(display.payload_field(_payloads(event, area, 1)[0]))
-    return found
-
-
-def _published_objects(
-    event: MessagePublished, at: Position, area: memoryview | SealedArea | None
-) -> list[dict[str, object]]:
-    pids = from_runs(event.pids)
-    payloads = _payloads(event, area, event.count) if area is not None else []
-    sizes = event.sizes
-    return [
-        {
-            "position": format_position(at + offset),
-            "topic": topic_of(event, offset),
-            "size": sizes if isinstance(sizes, int) else sizes[offset],
-            **({"packet_id": pids[offset]} if offset < len(pids) else {}),
-            **(display.payload_field(payloads[offset]) if payloads else {}),
-        }
-        for offset in range(event.count)
-    ]
-
-
-def _repeated_objects(
-    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | SealedArea | None
-) -> list[dict[str, object]]:
-    """Return repeated messages: each has two positions; one of them applies from this event on."""
-    payloads = _payloads(event, area, event.count) if area is not None else []
-    sizes = event.sizes
-    found: list[dict[str, object]] = []
-    for offset, ref in enumerate(from_runs(event.refs)):
-        moved = isinstance(event, RetainedSnapshot) and event.session is None
-        here, there = format_position(at + offset), format_position(ref)
-        places = {"position": here, "was": there} if moved else {"position": there, "also": here}
-        found.append(
-            {
-                **places,
-                "topic": topic_of(event, offset),
-                "size": sizes if isinstance(sizes, int) else sizes[offset],
-                **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
-                **(display.payload_field(payloads[offset]) if payloads else {}),
-            }
-        )
-    if isinstance(event, MessagesCarried):
-        waiting = set(from_runs(event.waiting))
-        for ref, one in zip(from_runs(event.refs), found, strict=True):
-            if ref in waiting:
-                one["waiting"] = True
-    return found
-
-
-def _ref_objects(
-    refs: Sequence[Position], pids: Sequence[int], topics: Topics
-) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    for offset, ref in enumerate(refs):
-        known: Published | None = topics.get(ref)
-        found.append(
-            {
-                "position": format_position(ref),
-                **({"topic": known.topic, "size": known.size} if known is not None else {}),
-                **({"packet_id": pids[offset]} if offset < len(pids) else {}),
-            }
-        )
-    return found

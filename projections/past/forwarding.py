@@ -1,7 +1,5 @@
 """What the destinations of the outbox got of a message, and which log a bridge brought it from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 

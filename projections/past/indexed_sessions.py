@@ -1,20 +1,17 @@
 """The state of one session at a point of the log: its last saved state and the events since."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore.format.event_parsing import Event, parse_event
 from eventstore.format.events import SessionClosed, SessionExpired, SessionOpened
-from eventstore.format.node_events import CheckpointCompleted, MessagesCarried, SessionSnapshot
+from eventstore.format.node_events import CheckpointCompleted, SessionSnapshot
 from eventstore.format.positions import (
     INDEX_BITS,
     MAX_INDEX,
     Position,
     count_runs,
-    from_runs,
     position,
     sequence_of,
 )
@@ -24,16 +21,15 @@ from eventstore.reading.indexed_reading import fetch_listed, read_listed
 from eventstore.reading.keys import LIFECYCLE, SESSION
 from eventstore.reading.log_index import SavedState
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from projections.past.lost_records import lost_records
 from projections.past.state_cache import DeniedFilters
+from projections.past.topic_lookup import carriers_in
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.session import SessionState
 from projections.state.single_session import SessionFold
 from projections.state.snapshot import decode_session
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
 
 _NEVER = 1 << 62
 """A position after every event."""
@@ -64,7 +60,8 @@ async def session_at(source: LogSource, name: str, point: LogPoint) -> SessionAt
         sessions = IndexedSessions(source)
         if not await sessions.covers(position(point.sequence, point.index)):
             return None
-        return SessionAt(await sessions.at(name, point), await sessions.carried(point.sequence))
+        carried = await carriers_in(source, last=point.sequence)
+        return SessionAt(await sessions.at(name, point), carried)
     except BadIndex:
         return None
 
@@ -184,25 +181,6 @@ class IndexedSessions:
                 for _, event in own_events(part, name):
                     clean = _clean_after(event, clean)
         return clean
-
-    async def carried(self, last: int) -> dict[int, list[int]]:
-        """Return where the log, up to a record, repeats messages from before its beginning."""
-        source, found = self._source, dict[int, list[int]]()
-        if source.begin <= 1:
-            return found
-        chosen = read_listed(
-            source, lambda index: index.rare("MessagesCarried"), source.begin, last
-        )
-        turns = TurnAssembler()
-        async for record in chosen:
-            for part in turns.take(record)[1]:
-                for _, event in part.events():
-                    if isinstance(event, MessagesCarried):
-                        for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
-                            carriers = found.setdefault(old, [])
-                            if part.sequence not in carriers:
-                                carriers.append(part.sequence)
-        return found
 
     def _saved(self, name: str, bound: Position) -> SavedState | None:
         """Return the last state before a position, if all later records can be read."""

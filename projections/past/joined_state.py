@@ -5,16 +5,15 @@ log with members. The sessions that stand for other logs are left out. Every log
 messages: one that has not been taken by all logs at the moment is shown with the logs that have it.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from eventstore.errors import naming_log
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import MAX_INDEX
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress
 from projections.past.replay import AsOf, Replay
 from projections.state.node_state import NodeState
@@ -29,9 +28,6 @@ from projections.views.differences import (
     state_facts,
 )
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,8 @@
 """Histories of messages in the logs of a node: in the log of the publication, and in others."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from eventstore import display
 from eventstore.errors import UsageError
@@ -12,6 +10,7 @@ from eventstore.format.node_events import Followed
 from eventstore.format.positions import Position, position
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, last_until
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from eventstore.reading.progress import Progress
 from projections.past.event_reader import EventFilter, EventReader
@@ -21,10 +20,6 @@ from projections.past.origin_search import OriginPlace, origin_of, published_her
 from projections.past.receiver_past import replays_of, replays_of_message
 from projections.past.receiver_reason import replay_reason
 from projections.past.topic_lookup import topic_matcher
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
-
 
 _LOOK_BACK: Final = 64
 """Records to read first for the last event; each further attempt reads 8 times as many."""

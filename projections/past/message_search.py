@@ -10,11 +10,9 @@ record that concerns the messages that it follows:
 - everything that is not indexed yet.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eventstore.errors import CutOff, UsageError
 from eventstore.format.event_parsing import entries
@@ -33,6 +31,7 @@ from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import asked_of, fetch_listed
 from eventstore.reading.keys import LIFECYCLE, RETAINED_EXPIRED, SESSION
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress, silent
 from eventstore.reading.segment import BadIndex
 from projections.log_proof import cause
@@ -46,9 +45,6 @@ from projections.past.subscriber_state import DeniedFilter, describe_subscriber
 from projections.past.topic_lookup import topic_matcher
 from projections.past.topic_records import TopicRecords
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
 
 _UPDATE_EVERY = 16
 _REPEATING = (b'"MessagesCarried"', b'"will":[')

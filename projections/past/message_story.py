@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
 from eventstore.format.positions import Position
-
-if TYPE_CHECKING:
-    from projections.past.subscriber_state import SubscriberState
+from projections.past.subscriber_state import SubscriberState
 
 DeliveryOutcome: TypeAlias = Literal[
     "queued",

@@ -1,13 +1,11 @@
 """Possible reasons why a log records no message on a topic."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from eventstore import display
 from eventstore.format.events import (
@@ -22,6 +20,7 @@ from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading import position_text
 from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from eventstore.reasons import drop_text
 from projections.past.event_reader import EventEntry, EventFilter, EventReader
@@ -32,9 +31,6 @@ from projections.past.receiver_reason import ended_session_text
 from projections.past.subscriber_state import DeniedFilter, filters_alike
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
 
 _MAX_TOPICS: Final = 20_000
 """Maximum number of topics that are compared with the requested one."""

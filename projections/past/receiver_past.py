@@ -1,9 +1,7 @@
 """What the log records of a receiver besides a message: its earlier session, and unnamed drops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
+from typing import Any, Final, NamedTuple, TypeGuard
 
 from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
@@ -26,6 +24,7 @@ from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from projections.past.event_reader import EventEntry, EventFilter, EventReader
 from projections.past.indexed_sessions import IndexedSessions
@@ -41,9 +40,6 @@ from projections.past.subscriber_state import (
 from projections.state.session import ReplayState, SessionState
 from protocol.mqtt.shared_filters import split_share
 from protocol.mqtt.topics import filters_overlap, matches
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
 
 _NEAR: Final = 64
 """Maximum records before and after a message that are searched for subscriptions."""

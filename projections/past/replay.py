@@ -1,9 +1,6 @@
 """A log folded up to a point, by the fold of the broker."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from eventstore import display
 from eventstore.errors import CorruptLog, CutOff
@@ -12,13 +9,11 @@ from eventstore.format.node_events import CheckpointBegun, RetainedSnapshot
 from eventstore.format.positions import MAX_INDEX, Position, format_position, from_runs, position
 from eventstore.format.records import Record
 from eventstore.reading.log_points import LogPoint
+from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress, few_collections, silent
 from projections.past.lost_records import salvage_around, take_salvages
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.node_state import NodeState
-
-if TYPE_CHECKING:
-    from eventstore.reading.log_source import LogSource
 
 _UPDATE_EVERY = 16
 

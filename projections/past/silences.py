@@ -25,7 +25,6 @@ from eventstore.reading.indexed_reading import read_listed
 from eventstore.reading.keys import LIFECYCLE
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import time_of
-from eventstore.reading.progress import Progress, silent
 from projections.past.message_history import HistoryRange, MessageHistory
 from projections.views.publication_view import PublicationView
 from projections.views.silence_view import GapView, PauseView, SilenceView, TopicView
@@ -97,14 +96,13 @@ async def silent_clients(
     part: HistoryRange,
     now_ms: int,
     limit: int,
-    progress: Progress = silent,
 ) -> list[SilenceView]:
     """Return the clients that are silent for long at the end of a part, the longest first.
 
     ``now_ms`` is the end of a part that has none. Raises UsageError if there are too many clients,
     and as ``MessageHistory.between``.
     """
-    rhythms = await _rhythms(logs, topic_filter, part, by_client=True, progress=progress)
+    rhythms = await _rhythms(logs, topic_filter, part, by_client=True)
     ends = await _ends(logs, part, now_ms)
     found = []
     for rhythm in rhythms.values():
@@ -134,13 +132,12 @@ async def gaps(
     part: HistoryRange,
     now_ms: int,
     limit: int,
-    progress: Progress = silent,
 ) -> list[GapView]:
     """Return the longest holes in the messages of each topic of a part, in the order of time.
 
     The time since the last message is one of them. Raises as :func:`silent_clients`.
     """
-    rhythms = await _rhythms(logs, topic_filter, part, by_client=False, progress=progress)
+    rhythms = await _rhythms(logs, topic_filter, part, by_client=False)
     ends = await _ends(logs, part, now_ms)
     holes: list[tuple[int, _Mark, _Mark | None, int]] = []
     for rhythm in rhythms.values():
@@ -194,14 +191,13 @@ async def topic_counts(
     topic_filter: str,
     part: HistoryRange,
     levels: int = 0,
-    progress: Progress = silent,
 ) -> list[TopicView]:
     """Return the topics of a part with their messages, by name; raises as :func:`silent_clients`.
 
     ``levels`` is the number of topic levels to group by; 0: all.
     """
     found: dict[str, tuple[int, int, int]] = {}
-    history = MessageHistory(logs, topic_filter, progress)
+    history = MessageHistory(logs, topic_filter)
     async with contextlib.aclosing(history.between(part)) as views:
         async for view in views:
             count, size, _ = found.get(view.topic, (0, 0, 0))
@@ -236,11 +232,10 @@ async def _rhythms(
     part: HistoryRange,
     *,
     by_client: bool,
-    progress: Progress,
 ) -> dict[str, _Rhythm]:
     """Return the intervals of the clients, or of the topics."""
     found: dict[str, _Rhythm] = {}
-    history = MessageHistory(logs, topic_filter, progress)
+    history = MessageHistory(logs, topic_filter)
     async with contextlib.aclosing(history.between(part)) as views:
         async for view in views:
             if by_client and view.will:

@@ -17,10 +17,10 @@ from projections.past.comparison import (
     Check,
     Comparison,
     Difference,
-    PageCheck,
     beyond,
     broker_checks,
     mark_checker,
+    page_check,
     projection_checks,
 )
 from projections.past.divergence import Divergence, describe_message, find_divergences
@@ -123,13 +123,13 @@ class StateVerification:
         told = await broker.session(self._only)
         page = LivePage(told.bound, {self._only: told.digest}, {})
         said = LiveState(self._node, told.bound, [page], int(told.digest is not None))
-        return said, [PageCheck(page)]
+        return said, [page_check(page)]
 
     async def _compare(
         self, comparison: Comparison, found: StoredProjections, last: int
     ) -> list[Difference]:
         own = projection_checks(found, comparison, last, self._only)
-        comparison.add(own)
+        comparison.add([Check(each.bound, each.look) for each in own])
         if found.mark is not None:
             comparison.on_record = mark_checker(found.mark)
         differences = await comparison.run(last)

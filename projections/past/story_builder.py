@@ -8,11 +8,9 @@ repetitions of it: a MessagesCarried, which keeps its position, or a RetainedSna
 it a new one. A message is found by any position that it ever had in the log.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -43,6 +41,7 @@ from eventstore.format.node_events import (
     SessionSnapshot,
 )
 from eventstore.format.positions import Position, from_runs, position
+from eventstore.format.records import Record
 from eventstore.format.stored_properties import expiries
 from projections.past.message_story import (
     DeliveryCopy,
@@ -55,10 +54,6 @@ from projections.state.session import InFlight
 from projections.state.snapshot import decode_session
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
 from protocol.mqtt.reason_codes import FAILURE
-
-if TYPE_CHECKING:
-    from eventstore.format.records import Record
-
 
 DeliveryAnswer: TypeAlias = Redelivered | Acked | Received | Refused | Completed | Returned
 _ANSWERS: Final[dict[type, tuple[str, DeliveryOutcome]]] = {
@@ -155,7 +150,6 @@ class StoryBuilder:
         *,
         wanted: Callable[[str], bool] | None = None,
         last: int = 1,
-        ref: Position | None = None,
         refs: Iterable[Position] = (),
         begin: int = 1,
         until: Position | None = None,
@@ -165,7 +159,7 @@ class StoryBuilder:
         """The followed messages, in the order of the log."""
         self._wanted = wanted
         self._last = last
-        self._refs = sorted({*refs} if ref is None else {ref})
+        self._refs = sorted({*refs})
         self._begin = begin
         self._partial = begin > 1
         """Whether no checkpoint of the log is complete yet."""

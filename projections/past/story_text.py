@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from eventstore import display
 from eventstore.format.events import LOG_SESSION
@@ -21,6 +21,7 @@ from projections.past.subscriber_state import (
     DeniedFilter,
     EarlierSession,
     ReplayPast,
+    SubscriberState,
     SubscriptionChange,
     UnreadDrops,
 )
@@ -306,7 +307,6 @@ def _plain(said: str, _style: TextStyle | None) -> str:
 
 def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
     """Return the history of a message as a JSON object, with all sessions."""
-    subscriber = story.subscriber
     return {
         "position": format_position(story.ref),
         "time": None if story.time_ms is None else display.iso(story.time_ms),
@@ -323,31 +323,7 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
         **({"not_proven": story.not_proven} if story.not_proven else {}),
         "steps": [_step_object(step) for step in story.steps],
         "client": client,
-        "standing": None
-        if subscriber is None
-        else {
-            "known": subscriber.known,
-            "connected": subscriber.connected,
-            "subscriptions": [{"filter": one, "qos": qos} for one, qos in subscriber.filters],
-            **({"shared": [*subscriber.shared]} if subscriber.shared else {}),
-            **({"no_local": [*subscriber.no_local]} if subscriber.no_local else {}),
-            **(
-                {"denied": [_denied_object(one) for one in subscriber.denied]}
-                if subscriber.denied
-                else {}
-            ),
-            **({"alike": [*subscriber.alike]} if subscriber.alike else {}),
-            **({"seen": subscriber.seen} if subscriber.seen is not None else {}),
-            **({"earlier": _earlier_object(subscriber.earlier)} if subscriber.earlier else {}),
-            **({"ended": _change_object(subscriber.ended)} if subscriber.ended else {}),
-            **({"begun": _change_object(subscriber.begun)} if subscriber.begun else {}),
-            **({"unread": _unread_object(subscriber.unread)} if subscriber.unread else {}),
-            **(
-                {"replays": [_replay_object(one) for one in subscriber.replays]}
-                if subscriber.replays
-                else {}
-            ),
-        },
+        "standing": None if story.subscriber is None else _standing_object(story.subscriber),
         "copies": [
             {
                 "session": copy.session,
@@ -362,39 +338,41 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
     }
 
 
-def _denied_object(one: DeniedFilter) -> dict[str, object]:
-    return {
-        "filter": one.filter,
-        "reason_code": one.code,
-        "position": format_position(one.at),
-        "time": display.iso(one.time_ms),
+def _standing_object(subscriber: SubscriberState) -> dict[str, object]:
+    earlier, unread = subscriber.earlier, subscriber.unread
+    found = {
+        "known": subscriber.known,
+        "connected": subscriber.connected,
+        "subscriptions": [{"filter": one, "qos": qos} for one, qos in subscriber.filters],
     }
-
-
-def _earlier_object(one: EarlierSession) -> dict[str, object]:
-    return {
-        "position": format_position(one.at),
-        "time": display.iso(one.time_ms),
-        "reason": one.reason,
-        "subscriptions": [*one.filters],
+    more = {
+        "shared": subscriber.shared,
+        "no_local": subscriber.no_local,
+        "denied": [
+            {"filter": one.filter, "reason_code": one.code, **_place(one)}
+            for one in subscriber.denied
+        ],
+        "alike": subscriber.alike,
+        "seen": subscriber.seen,
+        "earlier": earlier
+        and {**_place(earlier), "reason": earlier.reason, "subscriptions": [*earlier.filters]},
+        "ended": _change_object(subscriber.ended),
+        "begun": _change_object(subscriber.begun),
+        "unread": unread
+        and {**_place(unread), "dropped": unread.dropped, "messages": unread.messages},
+        "replays": [_replay_object(one) for one in subscriber.replays],
     }
+    return found | {name: value for name, value in more.items() if value or value is False}
 
 
-def _change_object(one: SubscriptionChange) -> dict[str, object]:
-    return {
-        "filter": one.filter,
-        "position": format_position(one.at),
-        "time": display.iso(one.time_ms),
-    }
+def _place(
+    one: DeniedFilter | EarlierSession | SubscriptionChange | UnreadDrops | StoryStep,
+) -> Any:
+    return {"position": format_position(one.at), "time": display.iso(one.time_ms)}
 
 
-def _unread_object(one: UnreadDrops) -> dict[str, object]:
-    return {
-        "position": format_position(one.at),
-        "time": display.iso(one.time_ms),
-        "dropped": one.dropped,
-        "messages": one.messages,
-    }
+def _change_object(one: SubscriptionChange | None) -> dict[str, object] | None:
+    return one and {"filter": one.filter, **_place(one)}
 
 
 def _replay_object(one: ReplayPast) -> dict[str, object]:
@@ -417,10 +395,9 @@ def _replay_object(one: ReplayPast) -> dict[str, object]:
 
 
 def _step_object(step: StoryStep) -> dict[str, object]:
+    more = {"packet_id": step.pid, "detail": step.detail}
     return {
-        "position": format_position(step.at),
-        "time": display.iso(step.time_ms),
+        **_place(step),
         "what": step.what,
-        **({"packet_id": step.pid} if step.pid else {}),
-        **({"detail": step.detail} if step.detail else {}),
+        **{name: value for name, value in more.items() if value},
     }

@@ -157,22 +157,29 @@ class MessageTopics:
         return Published(topic_of(event, offset), size, time_ms, client, copied_ms)
 
 
-async def carriers_in(source: LogSource, progress: Progress = silent) -> dict[int, list[int]]:
-    """Return the records that repeat messages, by the original records of the messages.
+async def carriers_in(
+    source: LogSource, progress: Progress = silent, last: int | None = None
+) -> dict[int, list[int]]:
+    """Return the records, up to ``last``, that repeat messages, by the messages' own records.
 
     Raises CorruptLog or CutMeanwhile.
     """
     found: dict[int, list[int]] = {}
+    if source.begin <= 1:
+        return found
     doing = "searching for messages from before the cut"
     with progress(doing, source.last) as update:
         found_in = source.records_with([b'"MessagesCarried"'], update)
         if not source.index.empty:
-            found_in = read_listed(source, _carriers, source.begin, source.cut_at)
+            until = source.cut_at if last is None else last
+            found_in = read_listed(source, _carriers, source.begin, until)
         async for record in found_in:
             for _, event in record.events():
                 if isinstance(event, MessagesCarried):
                     for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
-                        found.setdefault(old, []).append(record.sequence)
+                        carriers = found.setdefault(old, [])
+                        if record.sequence not in carriers:
+                            carriers.append(record.sequence)
     return found
 
 

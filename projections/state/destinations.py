@@ -1,9 +1,8 @@
 """The fold of the destinations of a log: the cursor of each, and what it did not get."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from eventstore.format.destination_events import (
     NATS_DESTINATION,
@@ -15,14 +14,9 @@ from eventstore.format.destination_events import (
     OriginTaken,
 )
 from eventstore.format.event_parsing import entries
-from eventstore.format.positions import from_runs, to_runs
+from eventstore.format.node_events import OperatorActed
+from eventstore.format.positions import Position, from_runs, to_runs
 from protocol.mqtt.topics import matches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from eventstore.format.node_events import OperatorActed
-    from eventstore.format.positions import Position
 
 ERASED: Final = "erased"
 SKIPPED: Final = "skip"

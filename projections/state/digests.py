@@ -4,21 +4,17 @@ Two states are the same when the texts of their snapshots are the same. A digest
 digits.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from eventstore.format.sealing import SealedBytes, filler, first_sealed
+from projections.state.node_state import NodeState
+from projections.state.retained import RetainedMessage
 from projections.state.session_table import text_of
 from projections.state.snapshot import encode_session
-
-if TYPE_CHECKING:
-    from projections.state.node_state import NodeState
-    from projections.state.retained import RetainedMessage
 
 _DIGITS = 16
 NO_DIGEST = "0" * _DIGITS

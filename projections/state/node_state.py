@@ -107,39 +107,6 @@ class NodeState:
     ``begin`` is the stream sequence of the first record that will be folded.
     """
 
-    __slots__ = (
-        "_begun",
-        "_held",
-        "_newer",
-        "_of_rest",
-        "_parts",
-        "_repeated",
-        "_salvages",
-        "_unsure",
-        "applied",
-        "archived",
-        "begin",
-        "carried",
-        "checkpoint",
-        "checkpoints",
-        "clients",
-        "cuts",
-        "destinations",
-        "dirty",
-        "doubtful",
-        "entries",
-        "epoch",
-        "followed",
-        "jumped_ms",
-        "keys",
-        "leader",
-        "partial",
-        "proof",
-        "retained",
-        "salvaged",
-        "sessions",
-    )
-
     def __init__(self, begin: int = 1, *, of_rest: bool = False) -> None:
         """Begin with a record; ``of_rest``: the broker has also folded the records before it."""
         self._of_rest = of_rest

@@ -104,17 +104,6 @@ class ExpiryQueue:
 class RetainedIndex:
     """The retained messages, found by topic or by filter."""
 
-    __slots__ = (
-        "_count",
-        "_expiring",
-        "_messages",
-        "_pending",
-        "_size",
-        "_topics",
-        "dirty",
-        "unrecorded",
-    )
-
     def __init__(self) -> None:
         self._topics: TopicTrie[str] = TopicTrie()
         self._messages: ShardedDict[RetainedMessage] = ShardedDict()

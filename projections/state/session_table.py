@@ -103,17 +103,6 @@ class SessionTable:
     ``on_thaw`` is called with each state that is thawed.
     """
 
-    __slots__ = (
-        "_frozen",
-        "_frozen_count",
-        "_holding",
-        "_live_names",
-        "_replaying",
-        "frozen_totals",
-        "live",
-        "on_thaw",
-    )
-
     def __init__(self) -> None:
         self.live: dict[str, SessionState] = {}
         """The sessions that are not frozen; callers look them up here first where speed matters."""

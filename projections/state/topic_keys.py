@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -12,12 +13,7 @@ from eventstore.format.erasure_events import (
     KeysSnapshot,
     TopicsKeyed,
 )
-from eventstore.format.positions import from_runs, to_runs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from eventstore.format.positions import Position
+from eventstore.format.positions import Position, from_runs, to_runs
 
 _AT_ONCE = 32 * 1024
 """Characters of topics from which an event of a checkpoint is full."""

@@ -4,18 +4,13 @@ In a log that is read back, events of single sessions replace them; both folds y
 (``tests/projections/test_turn_fold.py``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from eventstore.format.positions import Position, from_runs
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
 from eventstore.format.turn_expansion import indices
 from projections.state.session import InFlight, SessionState, complete
-
-if TYPE_CHECKING:
-    from projections.state.session_table import SessionTable
+from projections.state.session_table import SessionTable
 
 Touched = dict[str, "Position"]
 

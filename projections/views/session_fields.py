@@ -42,11 +42,14 @@ def _one(
     return SessionField(name, lambda state: [of(state)], show)
 
 
-def _sent(table: dict[int, InFlight]) -> list[Any]:
-    return [
-        (pid, one.ref, one.flags, one.subscription.filter, one.sent_ms)
-        for pid, one in table.items()
-    ]
+def _deliveries(name: str, table: Callable[[SessionState], dict[int, InFlight]]) -> SessionField:
+    def items(state: SessionState) -> list[Any]:
+        return [
+            (pid, sent.ref, sent.flags, sent.subscription.filter, sent.sent_ms)
+            for pid, sent in table(state).items()
+        ]
+
+    return SessionField(name, items, _show_sent, lambda state: len(table(state)))
 
 
 def _show_sent(one: tuple[int, Position, int, str, int], jumped_ms: int) -> str:
@@ -139,18 +142,8 @@ FIELDS = (
     ),
     SessionField("replays", _replays, _show_replay, lambda state: len(state.replays)),
     SessionField("queued", _queues, _show_queue, lambda state: len(state.waiting)),
-    SessionField(
-        "in flight",
-        lambda state: _sent(state.inflight),
-        _show_sent,
-        lambda state: len(state.inflight),
-    ),
-    SessionField(
-        "in flight, released",
-        lambda state: _sent(state.releasing),
-        _show_sent,
-        lambda state: len(state.releasing),
-    ),
+    _deliveries("in flight", lambda state: state.inflight),
+    _deliveries("in flight, released", lambda state: state.releasing),
     SessionField(
         "inbound QoS 2",
         lambda state: list(state.inbound.items()),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from protocol.mqtt import property_table as table
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.field_reader import FieldReader, check_topic_name
 from protocol.mqtt.message_properties import split_properties
 from protocol.mqtt.packets import Connect, ConnectProperties, PacketType, UserProperties, Will

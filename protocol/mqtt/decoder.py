@@ -8,7 +8,7 @@ of its kind; PUBLISH and acknowledgements go to ``protocol.mqtt.publish_decoder`
 many as follow one another.
 
 The level in the CONNECT decides how later packets are read. MQTT 3.1 and 3.1.1 are read here; the
-packets of an MQTT 5 client are read by a ``DecoderV5``, if the decoder was given a factory for it.
+packets of an MQTT 5 client are read by a ``PacketDecoderV5``, if there is a factory for it.
 Both share the code here: framing, limits, and the division of the work into calls.
 
 If the work of a call is limited, ``feed`` stops at the limit and keeps the rest undecoded; ``more``
@@ -20,9 +20,11 @@ complete: however a packet is cut into pieces, each of its bytes is copied a fix
 
 import sys
 from collections.abc import Callable
-from typing import Protocol
 
-from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_5, FilterReader, parse_connect
+from protocol.mqtt.connect_decoder import MQTT_3_1, MQTT_5, parse_connect
+from protocol.mqtt.decoder_v5 import LEGAL_V5, PUBLISH, PacketDecoderV5
+from protocol.mqtt.field_reader import read_frame
+from protocol.mqtt.filter_reader import FilterReader
 from protocol.mqtt.packets import (
     BATCH_MIN,
     Acks,
@@ -32,9 +34,8 @@ from protocol.mqtt.packets import (
     PacketType,
     Pingreq,
     Publishes,
-    Subscribe,
-    Unsubscribe,
 )
+from protocol.mqtt.property_codec import malformed, properties_cost, violation
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.publish_decoder import read_acks, read_publishes
 from protocol.mqtt.reason_codes import ReasonCode
@@ -49,8 +50,7 @@ buffer more than that; in MQTT 5 too, where properties could make it larger.
 
 _CONNECT = 0x10
 _FIRST = frozenset({_CONNECT})
-_PUBLISH = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})
-_LEGAL = _PUBLISH | {0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0}
+_LEGAL = PUBLISH | {0x40, 0x50, 0x62, 0x70, 0x82, 0xA2, 0xC0, 0xE0}
 _LEGAL_3_1 = _LEGAL | {0x6A, 0x8A, 0xAA}
 """MQTT 3.1 allows DUP in PUBREL, SUBSCRIBE and UNSUBSCRIBE."""
 
@@ -72,6 +72,7 @@ _FLAG_STATEMENTS = {
     PacketType.SUBSCRIBE: "MQTT-3.8.1-1",
     PacketType.UNSUBSCRIBE: "MQTT-3.10.1-1",
     PacketType.DISCONNECT: "MQTT-3.14.1-1",
+    PacketType.AUTH: "MQTT-3.15.1-1",
 }
 
 
@@ -80,49 +81,6 @@ _LARGE_PIECE = 4096
 once."""
 _LEVEL_AT = 6
 """Offset of the protocol level in a CONNECT of MQTT 3.1.1 or later."""
-
-
-class FiltersInParts(Protocol):
-    """A SUBSCRIBE or UNSUBSCRIBE whose topic filters are read some at a time."""
-
-    @property
-    def count(self) -> int:
-        """The number of filters that have been read."""
-
-    def read(self, most: int) -> bool:
-        """Read at most ``most`` filters; return whether all filters have been read."""
-
-    def packet(self) -> Subscribe | Unsubscribe:
-        """Return the packet; call this when all of its filters have been read."""
-
-
-class DecoderV5(Protocol):
-    """Reads the packets of an MQTT 5 client; see ``protocol.mqtt``."""
-
-    legal: frozenset[int]
-
-    def connect(self, body: bytes) -> Connect:
-        """Parse a CONNECT of MQTT 5 or above."""
-
-    def read_frame(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """Read a Remaining Length as ``read_length`` does."""
-
-    def read(
-        self, data: bytes, at: int, body: int, stop: int, limit: int, room: int, to: list[Packet]
-    ) -> tuple[int, int]:
-        """Read a packet and similar ones; return the offset of the next, and the room used."""
-
-    def subscription_reader(self, first: int, body: bytes) -> FiltersInParts:
-        """Return a reader for a SUBSCRIBE or UNSUBSCRIBE."""
-
-    def properties_cost(self, size: int) -> int:
-        """Return the number of packets that properties of ``size`` bytes count as in addition."""
-
-    def too_large(self, size: int, limit: int) -> ProtocolError:
-        """Return the error for a packet that is too large."""
-
-    def first_byte_violation(self, first: int) -> ProtocolError:
-        """Return the error for a first byte that is not in ``legal``."""
 
 
 class Decoder:
@@ -160,7 +118,7 @@ class Decoder:
         self,
         max_packet_size: int,
         at_once: int = sys.maxsize,
-        v5: Callable[[], DecoderV5] | None = None,
+        v5: Callable[[], PacketDecoderV5] | None = None,
     ) -> None:
         self.error: ProtocolError | None = None
         self.at_once = at_once
@@ -168,9 +126,9 @@ class Decoder:
         """The protocol level, 3, 4 or 5, as soon as it is known; also of a CONNECT refused for
         another reason. 0 for all others."""
         self._v5 = v5
-        self._decoder_v5: DecoderV5 | None = None
+        self._decoder_v5: PacketDecoderV5 | None = None
         """Reads the packets of an MQTT 5 client."""
-        self._reader: FiltersInParts | None = None
+        self._reader: FilterReader | None = None
         """A SUBSCRIBE or UNSUBSCRIBE whose topic filters have not all been read."""
         self._unread: tuple[bytes, int] | None = None
         """Input that is not decoded yet, and the offset of its first undecoded byte."""
@@ -277,7 +235,7 @@ class Decoder:
                 break
             first = data[at]
             if first not in self._legal:
-                raise _first_byte_violation(first, connected=self._legal is not _FIRST)
+                raise _first_byte_violation(first, self._legal is not _FIRST, v5=False)
             framed = read_length(data, at + 1)
             if framed is None:
                 self._needed = end - at + 1
@@ -290,7 +248,7 @@ class Decoder:
             if stop > end:
                 self._needed = stop - at
                 break
-            if first in _PUBLISH:
+            if first in PUBLISH:
                 batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
                 packets.append(batch)
                 weight = 8 if batch.qos else 1
@@ -312,8 +270,7 @@ class Decoder:
                     at = stop
                     room -= BATCH_MIN
             elif first >> 4 in _WITH_FILTERS:
-                subscribing = first >> 4 == PacketType.SUBSCRIBE
-                reader = FilterReader(data[body:stop], subscribing=subscribing)
+                reader = FilterReader(data[body:stop], PacketType(first >> 4), v5=False)
                 at = stop
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
@@ -330,7 +287,7 @@ class Decoder:
                 room -= 1
         return at
 
-    def _read_v5(self, level: DecoderV5, data: bytes, at: int, packets: list[Packet]) -> int:
+    def _read_v5(self, level: PacketDecoderV5, data: bytes, at: int, packets: list[Packet]) -> int:
         """Read whole packets of an MQTT 5 client, as ``_read`` does."""
         end, room = len(data), self.at_once - len(packets)
         while at < end and not self._ended:
@@ -338,26 +295,26 @@ class Decoder:
                 self._unread = data, at
                 break
             first = data[at]
-            if first not in level.legal:
-                raise level.first_byte_violation(first)
+            if first not in LEGAL_V5:
+                raise _first_byte_violation(first, True, v5=True)
             body = at + 2
             if body <= end and data[at + 1] < 0x80:  # the most common case first
                 stop = body + data[at + 1]
             else:
-                framed = level.read_frame(data, at + 1)
+                framed = read_frame(data, at + 1)
                 if framed is None:
                     self._needed = end - at + 1
                     break
                 length, body = framed
                 stop = body + length
             if stop - at > self._limit:
-                raise level.too_large(stop - at, self._limit)
+                raise self._too_large(stop - at)
             if stop > end:
                 self._needed = stop - at
                 break
             if first >> 4 in _WITH_FILTERS:
-                reader = level.subscription_reader(first, data[body:stop])
-                room -= level.properties_cost(stop - at)
+                reader = FilterReader(data[body:stop], PacketType(first >> 4), v5=True)
+                room -= properties_cost(stop - at)
                 at = stop
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
@@ -369,7 +326,7 @@ class Decoder:
                 self._ended = type(packets[-1]) is Disconnect
         return at
 
-    def _read_filters(self, reader: FiltersInParts, packets: list[Packet]) -> bool:
+    def _read_filters(self, reader: FilterReader, packets: list[Packet]) -> bool:
         """Read some topic filters of a packet; return whether all have been read."""
         self._reader = None
         if not reader.read(max(1, self.at_once // _FILTER_WORK)):
@@ -411,10 +368,13 @@ class Decoder:
             if len(data) - body <= _LEVEL_AT:
                 return body - at + _LEVEL_AT + 1
             self.level = MQTT_5 * _names_v5(data[body : body + _LEVEL_AT + 1])
-        raise ProtocolError(
-            f"packet of {stop - at} bytes, at most {self._limit} are accepted",
+        raise self._too_large(stop - at)
+
+    def _too_large(self, size: int) -> ProtocolError:
+        return violation(
+            f"packet of {size} bytes, at most {self._limit} are accepted",
             "MQTT-3.2.2-15" if self.level == MQTT_5 else "MQTT-4.8.0-1",
-            reason=ReasonCode.PACKET_TOO_LARGE,
+            ReasonCode.PACKET_TOO_LARGE,
         )
 
 
@@ -433,26 +393,29 @@ def _length_violation(kind: PacketType, length: int) -> ProtocolError:
     return ProtocolError(f"{kind.name} with a Remaining Length of {length}", "MQTT-4.8.0-1")
 
 
-def _first_byte_violation(first: int, *, connected: bool) -> ProtocolError:
+def _first_byte_violation(first: int, connected: bool, *, v5: bool) -> ProtocolError:
     """Return the error for an illegal first byte."""
     kind, flags = first >> 4, first & 15
-    if kind == PacketType.CONNECT and flags:
-        return ProtocolError(f"CONNECT with flags {flags:04b}", "MQTT-2.2.2-2")
+    statement, flag_statement = "MQTT-4.8.0-1", "MQTT-2.2.2-2"
+    broken = malformed
+    if v5:
+        statement, flag_statement = "MQTT-4.13.1-1", "MQTT-2.1.3-1"
+        broken = violation
+    elif kind == PacketType.CONNECT and flags:
+        return malformed(f"CONNECT with flags {flags:04b}", flag_statement)
     if not connected:
-        return ProtocolError(
-            f"first packet begins with 0x{first:02x}, which is not a CONNECT", "MQTT-3.1.0-1"
-        )
-    if kind == PacketType.CONNECT:
-        return ProtocolError("second CONNECT", "MQTT-3.1.0-2")
-    if kind in {0, 15}:
-        return ProtocolError(f"packet type {kind} is reserved", "MQTT-4.8.0-1")
+        what = f"first packet begins with 0x{first:02x}, which is not a CONNECT"
+        return malformed(what, "MQTT-3.1.0-1")
+    if not kind or (kind == PacketType.AUTH and not v5):
+        return malformed(f"packet type {kind} is reserved", statement)
     name = PacketType(kind).name
+    if kind == PacketType.CONNECT:
+        return broken("second CONNECT", "MQTT-3.1.0-2")
     if kind in _FROM_SERVERS:
-        return ProtocolError(f"{name}, which only a server sends", "MQTT-4.8.0-1")
+        return broken(f"{name}, which only a server sends", statement)
     if kind == PacketType.PUBLISH and flags & 6 == 6:
-        return ProtocolError("PUBLISH with QoS 3", "MQTT-3.3.1-4")
+        return malformed("PUBLISH with QoS 3", "MQTT-3.3.1-4")
     if kind == PacketType.PUBLISH:
-        return ProtocolError("PUBLISH with DUP at QoS 0", "MQTT-3.3.1-2")
-    return ProtocolError(
-        f"{name} with flags {flags:04b}", _FLAG_STATEMENTS.get(PacketType(kind), "MQTT-2.2.2-2")
-    )
+        return malformed("PUBLISH with DUP at QoS 0", "MQTT-3.3.1-2")
+    what = f"{name} with flags {flags:04b}"
+    return malformed(what, _FLAG_STATEMENTS.get(PacketType(kind), flag_statement))

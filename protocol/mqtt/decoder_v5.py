@@ -2,33 +2,19 @@
 
 from protocol.mqtt.ack_decoder_v5 import parse_auth, parse_disconnect, read_acks_v5
 from protocol.mqtt.connect_decoder_v5 import parse_connect_v5
-from protocol.mqtt.field_reader import read_frame
 from protocol.mqtt.packets import BATCH_MIN, Acks, Connect, Packet, PacketType, Pingreq, Publishes
-from protocol.mqtt.property_codec import malformed, properties_cost, violation
-from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.property_codec import malformed, properties_cost
 from protocol.mqtt.publish_decoder_v5 import TopicAliases, read_publishes_v5
-from protocol.mqtt.reason_codes import ReasonCode
-from protocol.mqtt.subscribe_decoder_v5 import SubscriptionReader
 
-_PUBLISH = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})
+PUBLISH = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})
 _ACKS = {
     0x40: PacketType.PUBACK,
     0x50: PacketType.PUBREC,
     0x62: PacketType.PUBREL,
     0x70: PacketType.PUBCOMP,
 }
-_WITH_FILTERS = {0x82: PacketType.SUBSCRIBE, 0xA2: PacketType.UNSUBSCRIBE}
-_LEGAL = _PUBLISH | frozenset(_ACKS) | frozenset(_WITH_FILTERS) | {0xC0, 0xE0, 0xF0}
-_FROM_SERVERS = frozenset(
-    {PacketType.CONNACK, PacketType.SUBACK, PacketType.UNSUBACK, PacketType.PINGRESP}
-)
-_FLAG_STATEMENTS = {
-    PacketType.PUBREL: "MQTT-3.6.1-1",
-    PacketType.SUBSCRIBE: "MQTT-3.8.1-1",
-    PacketType.UNSUBSCRIBE: "MQTT-3.10.1-1",
-    PacketType.DISCONNECT: "MQTT-3.14.1-1",
-    PacketType.AUTH: "MQTT-3.15.1-1",
-}
+LEGAL_V5 = PUBLISH | frozenset(_ACKS) | {0x82, 0xA2, 0xC0, 0xE0, 0xF0}
+"""The first bytes of packets that are legal after CONNECT."""
 
 
 class PacketDecoderV5:
@@ -38,11 +24,6 @@ class PacketDecoderV5:
     """
 
     __slots__ = ("_aliases", "_max_topic_aliases", "_method")
-
-    legal = _LEGAL
-    """The first bytes of packets that are legal after CONNECT."""
-    read_frame = staticmethod(read_frame)
-    properties_cost = staticmethod(properties_cost)
 
     def __init__(self, max_topic_aliases: int = 0) -> None:
         self._max_topic_aliases = max_topic_aliases
@@ -66,7 +47,7 @@ class PacketDecoderV5:
         the packets in ``to`` then precede the offending one.
         """
         first = data[at]
-        if first in _PUBLISH:
+        if first in PUBLISH:
             batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
             batch.blocks = []
             to.append(batch)
@@ -85,38 +66,6 @@ class PacketDecoderV5:
             return end, max(len(acks), BATCH_MIN) + properties_cost(stop - at)
         to.append(self._parse(PacketType(first >> 4), data[body:stop]))
         return stop, 1 + properties_cost(stop - at)
-
-    def subscription_reader(self, first: int, body: bytes) -> SubscriptionReader:
-        """Return a reader for a SUBSCRIBE or UNSUBSCRIBE; raises ``ProtocolError``."""
-        return SubscriptionReader(body, _WITH_FILTERS[first])
-
-    @staticmethod
-    def too_large(size: int, limit: int) -> ProtocolError:
-        """Return the error for a packet that is larger than the limit."""
-        return violation(
-            f"packet of {size} bytes, at most {limit} are accepted",
-            "MQTT-3.2.2-15",
-            ReasonCode.PACKET_TOO_LARGE,
-        )
-
-    @staticmethod
-    def first_byte_violation(first: int) -> ProtocolError:
-        """Return the error for a first byte that is not in ``PacketDecoderV5.legal``."""
-        kind, flags = PacketType(first >> 4) if first >> 4 else None, first & 15
-        if kind is None:
-            return malformed("packet type 0 is reserved")
-        name = kind.name
-        if kind is PacketType.CONNECT:
-            return violation("second CONNECT", "MQTT-3.1.0-2")
-        if kind in _FROM_SERVERS:
-            return violation(f"{name}, which only a server sends")
-        if kind is PacketType.PUBLISH and flags & 6 == 6:
-            return malformed("PUBLISH with QoS 3", "MQTT-3.3.1-4")
-        if kind is PacketType.PUBLISH:
-            return malformed("PUBLISH with DUP at QoS 0", "MQTT-3.3.1-2")
-        return malformed(
-            f"{name} with flags {flags:04b}", _FLAG_STATEMENTS.get(kind, "MQTT-2.1.3-1")
-        )
 
     def _parse(self, kind: PacketType, body: bytes) -> Packet:
         if kind is PacketType.DISCONNECT:

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1
+from protocol.mqtt.connect_decoder import MQTT_3_1
 from protocol.mqtt.packets import ConnectCode, PacketType
 from protocol.mqtt.remaining_length import encode_length
 

@@ -1,4 +1,4 @@
-"""A reader of MQTT 5 packets, field by field."""
+"""A reader of packets, field by field."""
 
 from collections.abc import Mapping
 
@@ -41,13 +41,18 @@ def read_frame(data: bytes, at: int) -> tuple[int, int] | None:
 
 
 class FieldReader:
-    """Reads one field after the other; a field that exceeds the body is a ``ProtocolError``."""
+    """Reads one field after the other; a field that exceeds the body is a ``ProtocolError``.
 
-    __slots__ = ("_packet", "at", "body")
+    Without ``v5`` errors name the statements of MQTT 3.1.1.
+    """
 
-    def __init__(self, body: bytes, packet: str) -> None:
+    __slots__ = ("_packet", "_statement", "_v5", "at", "body")
+
+    def __init__(self, body: bytes, packet: str, *, v5: bool = True) -> None:
         self.body = body
         self._packet = packet
+        self._v5 = v5
+        self._statement = "MQTT-4.13.1-1" if v5 else "MQTT-4.8.0-1"
         self.at = 0
 
     def at_end(self) -> bool:
@@ -58,15 +63,15 @@ class FieldReader:
         """Raise ``ProtocolError`` if bytes are left."""
         extra = len(self.body) - self.at
         if extra:
-            raise malformed(f"{self._packet}: {extra} bytes too many")
+            raise malformed(f"{self._packet}: {extra} bytes too many", self._statement)
 
     def byte(self, what: str) -> int:
         """Read a byte."""
-        return self._take(1, what, "MQTT-4.13.1-1")[0]
+        return self._take(1, what, self._statement)[0]
 
-    def number(self, what: str, statement: str = "MQTT-4.13.1-1") -> int:
+    def number(self, what: str, statement: str = "") -> int:
         """Read a Two Byte Integer."""
-        return int.from_bytes(self._take(2, what, statement), "big")
+        return int.from_bytes(self._take(2, what, statement or self._statement), "big")
 
     def binary(self, what: str, statement: str) -> bytes:
         """Read Binary Data."""
@@ -74,13 +79,15 @@ class FieldReader:
 
     def text(self, what: str, statement: str) -> str:
         """Read a UTF-8 Encoded String."""
-        return decode_text(self.binary(what, statement), f"{self._packet}: {what}")
+        raw, name = self.binary(what, statement), f"{self._packet}: {what}"
+        return decode_text(raw, name, "MQTT-1.5.4-1" if self._v5 else "MQTT-1.5.3-1")
 
     def packet_id(self) -> int:
         """Read a packet identifier."""
-        packet_id = self.number("packet identifier")
+        packet_id = self.number("packet identifier", "" if self._v5 else "MQTT-2.3.1-1")
         if not packet_id:
-            raise violation(f"{self._packet} with packet identifier 0", "MQTT-2.2.1-3")
+            what = f"{self._packet} with packet identifier 0"
+            raise violation(what, "MQTT-2.2.1-3") if self._v5 else malformed(what, "MQTT-2.3.1-1")
         return packet_id
 
     def property_bytes(self) -> bytes:
@@ -106,9 +113,12 @@ class FieldReader:
         """Read a topic filter."""
         text = self.text("topic filter", statement)
         try:
-            check_topic_filter(text)
+            if self._v5:
+                check_topic_filter(text)
+            else:
+                validate_topic_filter(text)
         except TopicError as error:
-            raise topic_error(f"{self._packet}: ", error) from None
+            raise topic_error(f"{self._packet}: ", error, v5=self._v5) from None
         return text
 
     def _take(self, size: int, what: str, statement: str) -> bytes:
@@ -139,14 +149,15 @@ def check_topic_filter(topic_filter: str) -> None:
     validate_topic_filter(rest)
 
 
-def check_topic_name(topic: str, what: str) -> None:
+def check_topic_name(topic: str, what: str, *, v5: bool = True) -> None:
     """Raise ``ProtocolError`` unless a topic name is legal."""
     try:
         validate_topic_name(topic)
     except TopicError as error:
-        raise topic_error(what, error) from None
+        raise topic_error(what, error, v5=v5) from None
 
 
-def topic_error(what: str, error: TopicError) -> ProtocolError:
-    """Return a ``ProtocolError`` for a ``TopicError``, with the statement numbers of 5.0."""
-    return malformed(what + error.reason, _STATEMENTS.get(error.statement, error.statement))
+def topic_error(what: str, error: TopicError, *, v5: bool = True) -> ProtocolError:
+    """Return a ``ProtocolError`` for a ``TopicError``, with the statement numbers of its level."""
+    statement = _STATEMENTS.get(error.statement, error.statement) if v5 else error.statement
+    return malformed(what + error.reason, statement)

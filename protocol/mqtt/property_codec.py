@@ -40,6 +40,8 @@ Value: TypeAlias = int | str | bytes | tuple[str, str]
 Span: TypeAlias = tuple[Property, Value, int, int]
 """A property, its value, and the offsets where it begins and ends."""
 
+_OF_NULL = {"MQTT-1.5.4-1": "MQTT-1.5.4-2", "MQTT-1.5.3-1": "MQTT-1.5.3-2"}
+"""Statement about ill-formed UTF-8 -> the one about U+0000."""
 _LENGTHS = [bytes((length,)) for length in range(128)]
 _WIDTHS = {Kind.BYTE: 1, Kind.TWO_BYTES: 2, Kind.FOUR_BYTES: 4}
 
@@ -64,9 +66,10 @@ def place_name(place: PropertyCarrier) -> str:
 
 
 def decode_text(raw: bytes, what: str, statement: str = "MQTT-1.5.4-1") -> str:
-    """Decode a UTF-8 Encoded String (section 1.5.4); U+FEFF is kept [MQTT-1.5.4-3].
+    """Decode a UTF-8 Encoded String (section 1.5.4, before MQTT 5 1.5.3); U+FEFF is kept.
 
-    Raises ``ProtocolError`` for ill-formed UTF-8, surrogates and U+0000.
+    Raises ``ProtocolError`` for ill-formed UTF-8, surrogates and U+0000. Other control characters
+    and non-characters are legal: the standard only advises against them.
     """
     try:
         text = raw.decode()
@@ -75,9 +78,7 @@ def decode_text(raw: bytes, what: str, statement: str = "MQTT-1.5.4-1") -> str:
             f"{what} is not well-formed UTF-8 at byte {error.start}", statement
         ) from None
     if "\0" in text:
-        if statement == "MQTT-1.5.4-1":
-            statement = "MQTT-1.5.4-2"
-        raise malformed(f"{what} contains U+0000", statement)
+        raise malformed(f"{what} contains U+0000", _OF_NULL.get(statement, statement))
     return text
 
 

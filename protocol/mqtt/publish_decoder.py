@@ -23,8 +23,8 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any
 
-from protocol.mqtt.connect_subscribe_decoder import decode_utf8
 from protocol.mqtt.packets import Acks, Publishes
+from protocol.mqtt.property_codec import decode_text, malformed, violation
 from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.remaining_length import encode_length, read_length
 
@@ -129,18 +129,15 @@ def read_acks(data: bytes, at: int, batch: Acks, most: int = sys.maxsize) -> int
     return at + 4 * count
 
 
-def check_topic(topic: bytes) -> None:
+def check_topic(topic: bytes, *, v5: bool = False) -> None:
     """Raise ``ProtocolError`` unless ``topic`` is a legal topic name; remember it if it is."""
     if not topic:
-        raise ProtocolError("PUBLISH: empty topic name", "MQTT-4.7.3-1")
+        if v5:
+            raise violation("PUBLISH: empty topic name and no topic alias", "MQTT-4.7.3-1")
+        raise malformed("PUBLISH: empty topic name", "MQTT-4.7.3-1")
     if b"+" in topic or b"#" in topic:
-        raise ProtocolError("PUBLISH: topic name contains a wildcard", "MQTT-3.3.2-2")
-    decode_utf8(topic, "PUBLISH: topic name")
-    remember_topic(topic)
-
-
-def remember_topic(topic: bytes) -> None:
-    """Add a valid topic name to the names that need not be checked again."""
+        raise malformed("PUBLISH: topic name contains a wildcard", "MQTT-3.3.2-2")
+    decode_text(topic, "PUBLISH: topic name", "MQTT-1.5.4-1" if v5 else "MQTT-1.5.3-1")
     if len(topic) <= _KNOWN_TOPIC_SIZE:
         if len(known_topics) >= _KNOWN_TOPICS:
             known_topics.clear()

@@ -22,7 +22,6 @@ from protocol.mqtt.packets import Publishes
 from protocol.mqtt.property_codec import (
     BYTES_A_PACKET,
     LARGE_PROPERTIES,
-    decode_text,
     find_properties,
     malformed,
     violation,
@@ -31,10 +30,10 @@ from protocol.mqtt.protocol_error import ProtocolError
 from protocol.mqtt.publish_decoder import (
     ALIKE,
     RUN,
+    check_topic,
     count_alike,
     cut_columns,
     known_topics,
-    remember_topic,
 )
 from protocol.mqtt.reason_codes import ReasonCode
 
@@ -66,7 +65,7 @@ class TopicAliases:
             )
         if topic:
             if topic not in known_topics:
-                check_topic_v5(topic)
+                check_topic(topic, v5=True)
             self.topics[alias] = topic
             return topic
         found = self.topics.get(alias)
@@ -114,7 +113,7 @@ def read_publishes_v5(
         else:
             topic = data[name:name_end]
             if topic not in known:
-                check_topic_v5(topic)
+                check_topic(topic, v5=True)
             if verbatim:
                 packets.append(data[at:stop])
             else:
@@ -145,16 +144,6 @@ def read_publishes_v5(
         stop = body + length
         if stop > end or stop - at > limit:
             return at, most - len(topics)
-
-
-def check_topic_v5(topic: bytes) -> None:
-    """Raise ``ProtocolError`` unless ``topic`` is a legal topic name; remember it if it is."""
-    if not topic:
-        raise violation("PUBLISH: empty topic name and no topic alias", "MQTT-4.7.3-1")
-    if b"+" in topic or b"#" in topic:
-        raise malformed("PUBLISH: topic name contains a wildcard", "MQTT-3.3.2-2")
-    decode_text(topic, "PUBLISH: topic name")
-    remember_topic(topic)
 
 
 class _Columns:
@@ -192,7 +181,7 @@ class _Columns:
             if self.verbatim:
                 self._end_verbatim()
         elif topic not in known_topics:
-            check_topic_v5(topic)
+            check_topic(topic, v5=True)
         if self.with_blocks:
             self.blocks.append(found.block)
         elif found.block:
@@ -320,4 +309,4 @@ def _check_topics(topics: list[bytes], found: dict[bytes, ReceivedProperties]) -
     if found and any(one.alias for one in found.values()):
         raise KeyError
     for topic in set(topics).difference(known_topics):
-        check_topic_v5(topic)
+        check_topic(topic, v5=True)

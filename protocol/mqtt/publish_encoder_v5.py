@@ -17,7 +17,7 @@ from functools import cache
 from itertools import chain, repeat
 from typing import NamedTuple
 
-from protocol.mqtt.connect_subscribe_decoder import MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_5
 from protocol.mqtt.encoder import PID_BYTES, PublishEncoder, packet_heads
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 from protocol.mqtt.property_codec import encode_property, with_length

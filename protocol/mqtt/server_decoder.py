@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.mqtt.connect_subscribe_decoder import MQTT_3_1, MQTT_5
+from protocol.mqtt.connect_decoder import MQTT_3_1, MQTT_5
+from protocol.mqtt.decoder_v5 import PUBLISH
 from protocol.mqtt.encoder import SUBSCRIBE_FAILURE
 from protocol.mqtt.field_reader import read_frame
 from protocol.mqtt.packets import Acks, ConnectCode, PacketType
@@ -21,8 +22,7 @@ from protocol.mqtt.remaining_length import read_length
 from protocol.mqtt.server_packet_decoder import Answer, ServerPacket, read_answer, read_publish
 
 _CONNACK: Final = frozenset({0x20})
-_PUBLISH: Final = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})
-_LEGAL: Final = _PUBLISH | {0x40, 0x50, 0x62, 0x70, 0x90, 0xB0, 0xD0}
+_LEGAL: Final = PUBLISH | {0x40, 0x50, 0x62, 0x70, 0x90, 0xB0, 0xD0}
 _LEGAL_3_1: Final = _LEGAL | {0x6A}
 """MQTT 3.1 allows DUP in PUBREL."""
 _LEGAL_V5: Final = _LEGAL | {0xE0}

@@ -80,10 +80,12 @@ class _TrieNode(Generic[T]):
         return True
 
 
-class _RadixTrie(Generic[T]):
-    """Values under (name, key). ``count`` is the number of values.
+class FilterTrie(Generic[T]):
+    """Values filed under (topic filter, key), found by topic: the subscriptions.
 
-    Internally a name also has a ``/`` at its end, and a position in it is the start of a level.
+    Filters and topics must be legal. ``len()`` counts the values. The filters themselves are not
+    stored, only the levels by which they differ. Internally a name also has a ``/`` at its end, and
+    a position in it is the start of a level.
     """
 
     __slots__ = ("_shared", "count", "root")
@@ -93,8 +95,58 @@ class _RadixTrie(Generic[T]):
         self.count = 0
         self._shared: dict[str, str] = {}
 
+    def __len__(self) -> int:
+        return self.count
+
+    def __bool__(self) -> bool:
+        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
+        return self.count > 0
+
+    def match(self, topic: str) -> list[T]:
+        """Return the values of all filters that match ``topic``, in no particular order.
+
+        Wildcards in the first level do not match topics that begin with ``$`` [MQTT-4.7.2-1];
+        ``#`` also matches the level above it (section 4.7.1.2).
+        """
+        text = topic + "/"
+        end = len(text)
+        found: list[T] = []
+        wild = not topic.startswith("$")
+        # (node, position in the topic of the level to match below it)
+        stack = [(self.root, 0)]
+        while stack:
+            node, at = stack.pop()
+            if at == end and node.held is not None:
+                found += node.values()
+            children = node.children
+            if children is None:
+                continue
+            if wild and "#" in children:
+                several = children["#"]
+                found += several[2:] if isinstance(several, tuple) else several.values()
+            if at == end:
+                continue
+            stop = text.index("/", at)
+            level = text[at:stop]
+            at = stop + 1
+            for first in (level, "+") if wild else (level,):
+                child = children.get(first)
+                if child is None:
+                    continue
+                if isinstance(child, tuple):
+                    if _match_filter_rest(child[0], text, at) == end:
+                        found.append(child[2])
+                elif child.rest:
+                    past = _match_filter_rest(child.rest, text, at)
+                    if past >= 0:
+                        stack.append((child, past))
+                else:
+                    stack.append((child, at))
+            wild = True
+        return found
+
     def get(self, name: str, key: Hashable) -> T | None:
-        """Return the value, None if there is none."""
+        """Return the value with exactly this name and key, None if there is none."""
         found = self.walk(name)
         if isinstance(found, tuple):
             return found[2] if found[1] == key else None
@@ -238,81 +290,6 @@ def _shared_length(rest: str, name: str, at: int) -> int:
     return rest.rfind("/", 0, low) + 1
 
 
-class FilterTrie(Generic[T]):
-    """Values filed under (topic filter, key), found by topic: the subscriptions.
-
-    Filters and topics must be legal. ``len()`` counts the values. The filters themselves are not
-    stored, only the levels by which they differ.
-    """
-
-    __slots__ = ("_tree",)
-
-    def __init__(self) -> None:
-        self._tree: _RadixTrie[T] = _RadixTrie()
-
-    def __len__(self) -> int:
-        return self._tree.count
-
-    def __bool__(self) -> bool:
-        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
-        return len(self) > 0
-
-    def insert(self, topic_filter: str, key: Hashable, value: T) -> None:
-        """Store ``value``; a value with the same filter and key is replaced."""
-        self._tree.insert(topic_filter, key, value)
-
-    def get(self, topic_filter: str, key: Hashable) -> T | None:
-        """Return the value with exactly this filter and key, None if there is none."""
-        return self._tree.get(topic_filter, key)
-
-    def remove(self, topic_filter: str, key: Hashable) -> bool:
-        """Remove a value; return whether it was there."""
-        return self._tree.remove(topic_filter, key)
-
-    def match(self, topic: str) -> list[T]:
-        """Return the values of all filters that match ``topic``, in no particular order.
-
-        Wildcards in the first level do not match topics that begin with ``$`` [MQTT-4.7.2-1];
-        ``#`` also matches the level above it (section 4.7.1.2).
-        """
-        text = topic + "/"
-        end = len(text)
-        found: list[T] = []
-        wild = not topic.startswith("$")
-        # (node, position in the topic of the level to match below it)
-        stack = [(self._tree.root, 0)]
-        while stack:
-            node, at = stack.pop()
-            if at == end and node.held is not None:
-                found += node.values()
-            children = node.children
-            if children is None:
-                continue
-            if wild and "#" in children:
-                several = children["#"]
-                found += several[2:] if isinstance(several, tuple) else several.values()
-            if at == end:
-                continue
-            stop = text.index("/", at)
-            level = text[at:stop]
-            at = stop + 1
-            for first in (level, "+") if wild else (level,):
-                child = children.get(first)
-                if child is None:
-                    continue
-                if isinstance(child, tuple):
-                    if _match_filter_rest(child[0], text, at) == end:
-                        found.append(child[2])
-                elif child.rest:
-                    past = _match_filter_rest(child.rest, text, at)
-                    if past >= 0:
-                        stack.append((child, past))
-                else:
-                    stack.append((child, at))
-            wild = True
-        return found
-
-
 def _match_filter_rest(rest: str, text: str, begin: int) -> int:
     """Match the rest of a filter, or of a part of it, with a topic from a position on.
 
@@ -344,7 +321,7 @@ class TopicTrie(Generic[T]):
     __slots__ = ("_tree",)
 
     def __init__(self) -> None:
-        self._tree: _RadixTrie[T] = _RadixTrie()
+        self._tree: FilterTrie[T] = FilterTrie()
         """All values have the key None."""
 
     def __len__(self) -> int:

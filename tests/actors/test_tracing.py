@@ -20,7 +20,7 @@ from actors.session.packet_handler import PacketHandler
 from actors.session.session_messages import ConnectionDetached, Publication, Retry
 from eventstore.format.events import RetainedExpired
 from eventstore.format.positions import position
-from projections.past.event_text import event_object
+from projections.past.event_object import event_object
 
 TOKEN = "T" * 22
 Line = dict[str, Any]

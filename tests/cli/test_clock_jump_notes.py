@@ -28,7 +28,8 @@ from eventstore.reading.log_source import LogSource
 from projections.audit.log_verifier import LogVerifier
 from projections.past.comparison import SESSION, Difference
 from projections.past.divergence import Divergence, find_divergences
-from projections.past.event_text import event_object, words
+from projections.past.event_object import event_object
+from projections.past.event_text import words
 from projections.state.node_state import NodeState
 
 DAY_MS = 86_400_000

@@ -48,7 +48,8 @@ from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from projections.audit.log_verifier import LogVerifier
 from projections.log_proof import statement
-from projections.past.event_text import event_object, words
+from projections.past.event_object import event_object
+from projections.past.event_text import words
 from projections.past.joined_state import JoinedState, LogState
 from projections.past.replay import AsOf
 from projections.past.story_text import story_lines
@@ -185,7 +186,7 @@ def test_a_retained_message_that_came_with_a_subscription() -> None:
         Subscribed("c\x1b", [("t", 1)]),
         Delivered("c\x1b", "t", 1, [5], [position(1, 0)], retain=True),
     )
-    explainer = ClientStories("c\x1b", ref=position(1, 0))
+    explainer = ClientStories("c\x1b", refs=[position(1, 0)])
     for sequence, data in enumerate(log.records, 1):
         explainer.take(decode_record(sequence, data))
     (story,) = explainer.stories.values()

@@ -24,7 +24,7 @@ from eventstore.format.records import link_of
 from eventstore.log.record_reader import read_stored
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 T = TypeVar("T")
 PAYLOAD = bytes(32 * 1024)

@@ -5,7 +5,7 @@ import pytest
 import pytest_asyncio
 
 from eventstore.datadir import DataDir
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.jetstream import request_stream
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 from projections.state.waiting_queue import waiting
 
 COUNT = 12

@@ -24,7 +24,7 @@ from eventstore.reading.log_source import open_log
 from eventstore.reading.progress import silent
 from eventstore.reading.segment import BadIndex, Segment, SegmentHead, write_segment
 from eventstore.server.client_server import ClientServer
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 from eventstore.server.store_encryption import check_blocks, read_block
 from projections.past.salvage_needs import SalvageNeeds
 

@@ -13,7 +13,7 @@ import pytest
 from eventstore.datadir import DataDir
 from eventstore.errors import DataDirBusy, DataDirError
 from eventstore.server.client_server import ClientServer
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -42,7 +42,8 @@ from eventstore.format.records import GENESIS, ChainChecker, Record, encode_reco
 from eventstore.log.record_reader import read_records
 from eventstore.log.watermark import Watermark
 from eventstore.reading import damaged_log, fresh_log
-from eventstore.reading.damaged_log import Hole, SalvageResult, salvage
+from eventstore.reading.damaged_log import SalvageResult, salvage
+from eventstore.reading.salvage_plan import Hole
 from projections.past.salvage_needs import SalvageNeeds
 from projections.state.node_state import NodeState
 

@@ -14,7 +14,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "fuzz")]
 
 from damage import check_many, damage, run_script
 
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
+from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
 from protocol.mqtt.message_properties import (
@@ -113,7 +113,7 @@ def check_messages(batch: Publishes) -> None:
         if known.block != message.block or known.alias or said.expiry != expiry_of(message.block):
             raise AssertionError("a block is not in its order")
     raw = b"".join(
-        encode_publish_v5(
+        encode_publish(
             one.topic,
             one.payload,
             one.qos,

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from eventstore.format.records import decode_record
-from eventstore.reading.damaged_log import Plan, Rescue, StoredLog, framed
+from eventstore.reading.damaged_log import Rescue
+from eventstore.reading.salvage_plan import Plan, StoredLog
+from eventstore.reading.stored_blocks import framed
 from projections.past.salvage_needs import SalvageNeeds
 
 SOURCE = "/old"

@@ -38,7 +38,8 @@ from eventstore.reasons import (
     LEADER_CAUSES,
     RESEND_REASONS,
 )
-from projections.past.event_text import event_object, words
+from projections.past.event_object import event_object
+from projections.past.event_text import words
 from projections.views.session_view import Published
 
 REF = position(5, 0)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from eventstore.datadir import DataDir
 from eventstore.format.records import decode_record
 from eventstore.log.watermark import Watermark
-from eventstore.reading.damaged_log import framed
+from eventstore.reading.stored_blocks import framed
 from eventstore.server.disk_recovery import DiskRecovery
 from simulation.compacted_stream import MemoryKeyedStore
 from simulation.jetstream import SimServer, SimStream

@@ -23,7 +23,7 @@ from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 STREAM, SUBJECT = "FOLDMQ_LOG_a", "foldmq.log.a"
 

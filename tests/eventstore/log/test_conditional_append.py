@@ -15,7 +15,7 @@ from eventstore.log.jetstream_log import Appended, append_behind
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -33,7 +33,7 @@ from eventstore.log.record_reader import read_records, read_some, read_tail
 from eventstore.log.watermark import Watermark
 from eventstore.nats import jetstream, log_stream
 from eventstore.nats.log_stream import ensure_stream, lock_node
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

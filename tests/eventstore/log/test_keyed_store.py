@@ -13,7 +13,7 @@ from eventstore.errors import LogUnavailable
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

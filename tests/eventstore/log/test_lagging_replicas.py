@@ -14,7 +14,7 @@ from numberedlog import STREAM, SUBJECT, Writing, api, client_of, filled, given_
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.log import log_writer
 from eventstore.log.record_reader import read_records, read_some, read_tail
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

@@ -19,7 +19,7 @@ from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.log_stream import ensure_stream
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

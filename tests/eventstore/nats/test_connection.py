@@ -33,7 +33,7 @@ from eventstore.nats.connection import (
 )
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.nats.log_stream import LogIdentityMismatch, durability_promise, ensure_stream
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

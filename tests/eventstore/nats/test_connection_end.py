@@ -12,7 +12,7 @@ from nats.aio.client import Client
 
 from eventstore.datadir import DataDir
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

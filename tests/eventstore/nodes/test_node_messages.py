@@ -6,7 +6,7 @@ from harness.waiting import happens
 from eventstore.nats.cluster_messages import LeaderAnswer, NodeMessages, ask_nodes
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
 

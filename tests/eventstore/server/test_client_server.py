@@ -22,7 +22,7 @@ from eventstore.errors import DataDirBusy, NatsUnavailable
 from eventstore.nats.connection import ConnectionOptions, connect
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.client_server import DIRECTORY, ClientServer
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 from eventstore.server.users_file import NatsUser
 
 pytestmark = pytest.mark.system

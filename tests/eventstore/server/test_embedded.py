@@ -26,8 +26,8 @@ from eventstore.errors import (
 )
 from eventstore.nats.connection import ConnectionOptions, connect
 from eventstore.nats.log_stream import ensure_stream
+from eventstore.server.embedded_server import EmbeddedServer
 from eventstore.server.process import (
-    EmbeddedServer,
     check_binary,
     find_binary,
     listed_processes_with,
@@ -211,7 +211,7 @@ async def test_server_ends_when_its_broker_is_killed(tmp_path: Path, loop: str) 
     code = f"""
 import asyncio, {loop}
 from eventstore.datadir import DataDir
-from eventstore.server.process import EmbeddedServer
+from eventstore.server.embedded_server import EmbeddedServer
 async def main():
     data = DataDir({str(tmp_path)!r})
     data.lock()

@@ -6,7 +6,6 @@ from random import Random
 
 from outbox.mqtt.outbound import Outbound, Outgoing, PeerLimits
 from protocol.mqtt.client_packet_encoder import encode_connect
-from protocol.mqtt.client_packet_encoder_v5 import encode_connect_v5
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
 from protocol.mqtt.origin_properties import Origin, split_origin
@@ -105,8 +104,7 @@ class World:
         )
         self.peer.has_session = True
         self._decoder = Decoder(1024, v5=partial(PacketDecoderV5, 0))
-        encode = encode_connect_v5 if self.is_foldmq else encode_connect
-        self._decoder.feed(encode(Connect(5 if self.is_foldmq else 4, "a", True, 0)))
+        self._decoder.feed(encode_connect(Connect(5 if self.is_foldmq else 4, "a", True, 0)))
 
     cleans = True
 

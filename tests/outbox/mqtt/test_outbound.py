@@ -19,8 +19,7 @@ from outbox.mqtt.outbound import (
     SessionConflictError,
     packet_identifier,
 )
-from protocol.mqtt.client_packet_encoder import encode_publish
-from protocol.mqtt.client_packet_encoder_v5 import encode_connect_v5, encode_publish_v5
+from protocol.mqtt.client_packet_encoder import encode_connect, encode_publish
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
 from protocol.mqtt.encoder import encode_acks
@@ -67,7 +66,7 @@ def test_a_foldmq_gets_no_more_properties_than_it_takes() -> None:
         )
         packets = state.packets()
         decoder = Decoder(1 << 20, v5=partial(PacketDecoderV5, 0))
-        decoder.feed(encode_connect_v5(Connect(5, "a", True, 0)))
+        decoder.feed(encode_connect(Connect(5, "a", True, 0)))
         taken: list[bytes] = []
         for each in decoder.feed(packets):
             assert isinstance(each, Publishes)
@@ -264,7 +263,7 @@ def test_a_foldmq_gets_the_origins_of_messages_at_qos_1_unless_they_were_refused
 
 
 def test_a_message_for_which_only_its_origin_is_too_large_is_sent_without_it() -> None:
-    plain = encode_publish_v5(b"t", b"x", 1, packet_identifier(1))
+    plain = encode_publish(b"t", b"x", 1, packet_identifier(1), block=b"")
     for limit, packet in ((len(plain), plain), (len(plain) - 1, b"")):
         limits = PeerLimits(5, maximum_packet_size=limit, takes_origins=True)
         state = online(Outbound(0, 0, qos2=False), limits)
@@ -359,7 +358,7 @@ def test_limits_of_the_peer() -> None:
     state = online(Outbound(0, 0, qos2=False), limits)
     block = b"\x26\0\1k\0\1v"
     state.offer([Outgoing(1, 10, b"t", b"x", 2, retain=True, block=block)])
-    assert state.packets() == encode_publish_v5(b"t", b"x", 1, 2, block=block)
+    assert state.packets() == encode_publish(b"t", b"x", 1, 2, block=block)
 
 
 def test_messages_that_are_not_in_the_log_are_sent_while_there_is_a_connection() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outbox.mqtt.relay import LocalBusyError, Relay
 from outbox.mqtt.topic_lines import TopicMap, parse_topic_line
-from protocol.mqtt.client_packet_encoder_v5 import encode_connect_v5, encode_publish_v5
+from protocol.mqtt.client_packet_encoder import encode_connect, encode_publish
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
 from protocol.mqtt.encoder import encode_acks
@@ -39,7 +39,7 @@ def message(
 def test_a_message_passes_with_its_identifier_under_its_local_topic(qos: int) -> None:
     relay = made()
     block = with_logs(b"", "mylog")
-    packet = encode_publish_v5(b"site1/cmd/a", b"x", qos, 7, retain=True, dup=True, block=block)
+    packet = encode_publish(b"site1/cmd/a", b"x", qos, 7, retain=True, dup=True, block=block)
     assert relay.published(message(qos=qos)) == (packet, b"")
     assert relay.passed == 1
 
@@ -70,7 +70,7 @@ def test_a_message_without_room_for_the_path_is_dropped() -> None:
 def decoded(packet: bytes) -> list[Publishes]:
     """Return a PUBLISH as a foldmq reads it."""
     decoder = Decoder(1 << 20, v5=partial(PacketDecoderV5, 0))
-    decoder.feed(encode_connect_v5(Connect(5, "a", True, 0)))
+    decoder.feed(encode_connect(Connect(5, "a", True, 0)))
     return [each for each in decoder.feed(packet) if isinstance(each, Publishes)]
 
 

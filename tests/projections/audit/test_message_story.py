@@ -113,7 +113,7 @@ def test_an_answer_for_an_earlier_message_does_not_count_for_a_later_one() -> No
 def test_a_queued_message_is_sent_later_and_again() -> None:
     ref = position(1, 0)
     (story,) = explain(
-        StoryBuilder(ref=ref),
+        StoryBuilder(refs=[ref]),
         (published(2), Queued("c", "t", 1, to_runs([ref, ref + 1]), 2)),
         (opened("c", resumed=True), sent([ref], 9, queued=1)),
         (Redelivered("c", [9], "ack_wait"),),
@@ -126,7 +126,7 @@ def test_a_queued_message_is_sent_later_and_again() -> None:
 def test_dropped_from_the_queue_or_at_once() -> None:
     ref = position(1, 0)
     (story,) = explain(
-        StoryBuilder(ref=ref),
+        StoryBuilder(refs=[ref]),
         (published(), Queued("c", "t", 1, [ref], 1)),
         (MessageDropped("d", "queue_bytes", 1, [ref], "t"),),
         (MessageDropped("c", "unsubscribed", 1, [ref], "t", queued=1),),
@@ -163,12 +163,14 @@ def test_deliveries_end_with_their_session() -> None:
     ]
     for clean, end, outcome in ends:
         (story,) = explain(
-            StoryBuilder(ref=ref), (opened("c", clean=clean), published(), sent([ref], 1)), (end,)
+            StoryBuilder(refs=[ref]),
+            (opened("c", clean=clean), published(), sent([ref], 1)),
+            (end,),
         )
         assert fates(story) == [("c", outcome)], end
     # the packet identifier is free again: its next use is another message
     (story,) = explain(
-        StoryBuilder(ref=ref),
+        StoryBuilder(refs=[ref]),
         (opened("c"), published(), sent([ref], 1)),
         (opened("c"), Acked("c", [1])),
     )
@@ -249,7 +251,7 @@ def test_a_message_from_before_that_is_carried() -> None:
 def test_copies_that_a_checkpoint_found_on_their_way() -> None:
     sent_ms = 5
     (story,) = from_begin(
-        StoryBuilder(ref=OLD[0], begin=BEGIN),
+        StoryBuilder(refs=[OLD[0]], begin=BEGIN),
         (
             CheckpointBegun(1),
             holding("a", inflight=[[0, 1, sent_ms, [3], [OLD[0]]]]),
@@ -268,7 +270,7 @@ def test_copies_that_a_checkpoint_found_on_their_way() -> None:
 
 def test_a_later_checkpoint_adds_nothing() -> None:
     first = (CheckpointBegun(1), holding(queues=[[0, 1, [OLD[0] << 3 | 1]]]), COMPLETED)
-    (story,) = from_begin(StoryBuilder(ref=OLD[0], begin=BEGIN), first, first)
+    (story,) = from_begin(StoryBuilder(refs=[OLD[0]], begin=BEGIN), first, first)
     assert [step.what for copy in story.copies for step in copy.steps] == ["held"]
 
 
@@ -302,7 +304,7 @@ def test_a_retained_message_is_followed_from_place_to_place() -> None:
         (second, "repeated"),
     ]
     assert fates(story) == [("c", "acknowledged")]
-    (later,) = explain(StoryBuilder(ref=position(1, 0)), *log)
+    (later,) = explain(StoryBuilder(refs=[position(1, 0)]), *log)
     assert fates(later) == [("c", "acknowledged")]
 
 
@@ -337,7 +339,8 @@ def test_a_will_that_waits_is_no_message() -> None:
 
 
 def test_a_message_without_receivers_is_unknown_after_a_cut() -> None:
-    assert from_begin(StoryBuilder(ref=OLD[0], begin=BEGIN), (CheckpointBegun(1), COMPLETED)) == []
+    builder = StoryBuilder(refs=[OLD[0]], begin=BEGIN)
+    assert from_begin(builder, (CheckpointBegun(1), COMPLETED)) == []
 
 
 def test_how_a_session_stood_is_not_known_before_it_is_repeated() -> None:

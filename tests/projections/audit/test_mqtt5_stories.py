@@ -172,14 +172,14 @@ def test_a_drop_is_a_sentence() -> None:
 def test_waiting_messages() -> None:
     assert said(told(queued()))[0].endswith("still queued, but expired: it will not be sent")
     lasting = Queued(GROUP, "t", 1, [REF], 2)
-    builder = StoryBuilder(ref=REF)
+    builder = StoryBuilder(refs=[REF])
     take(builder, MessagePublished("p", 1, False, ["t"], [], [1], 2, 0, 1), lasting)
     (story,) = builder.stories.values()
     assert said(story)[0].endswith("waits until a member is connected and has room")
 
 
 def test_a_member_without_the_message_shows_the_receiving_member() -> None:
-    builder = ClientStories("bob", ref=position(1, 2))
+    builder = ClientStories("bob", refs=[position(1, 2)])
     take(
         builder,
         SessionOpened("bob", False, False, 5, expiry=60),
@@ -195,7 +195,7 @@ def test_a_member_without_the_message_shows_the_receiving_member() -> None:
 
 
 def test_a_publisher_with_no_local_shows_the_reason() -> None:
-    builder = ClientStories("c", ref=position(1, 2))
+    builder = ClientStories("c", refs=[position(1, 2)])
     take(
         builder,
         SessionOpened("c", False, False, 5, expiry=60),

@@ -6,10 +6,11 @@ from protocol.mqtt.client_packet_encoder import (
     encode_connect,
     encode_publish,
     encode_subscribe,
-    encode_unsubscribe,
+    field_bytes,
+    packet_bytes,
 )
 from protocol.mqtt.decoder import Decoder
-from protocol.mqtt.encoder import DISCONNECT, PINGREQ, encode_acks
+from protocol.mqtt.encoder import DISCONNECT, PID_BYTES, PINGREQ, encode_acks
 from protocol.mqtt.packets import (
     Acks,
     Connect,
@@ -65,7 +66,8 @@ def encode(packet: Packet | Publish) -> bytes:
         case Subscribe():
             return encode_subscribe(packet)
         case Unsubscribe():
-            return encode_unsubscribe(packet)
+            filters = (field_bytes(one.encode()) for one in packet.filters)
+            return packet_bytes(0xA2, PID_BYTES[packet.packet_id], *filters)
         case Pingreq():
             return PINGREQ
         case Disconnect():

@@ -7,7 +7,7 @@ from codec_helpers import decode, encode
 from harness.catalogue import BAD, CONNECT, CONNECT_3_1, GOOD, LIMIT, Bad, Good
 from harness.client_packets import bytewise
 
-from protocol.mqtt.connect_subscribe_decoder import parse_connect
+from protocol.mqtt.connect_decoder import parse_connect
 from protocol.mqtt.packets import Acks, Connect, Disconnect, Packet, PacketType, Publish
 
 _MAX_CUTS = 200

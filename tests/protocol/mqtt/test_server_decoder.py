@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.mqtt.client_packet_encoder import encode_connect, encode_publish
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.encoder import (
     PINGRESP,
@@ -39,8 +38,8 @@ def decoder(version: int) -> ServerDecoder:
 
 
 SOUND_V5 = [
-    encode_publish_v5(b"a/b", b"x"),
-    encode_publish_v5(b"a/b", b"x" * 300, 2, 7, retain=True, dup=True, block=b"\x26\0\1k\0\1v"),
+    encode_publish(b"a/b", b"x", block=b""),
+    encode_publish(b"a/b", b"x" * 300, 2, 7, retain=True, dup=True, block=b"\x26\0\1k\0\1v"),
     encode_acks_v5(PacketType.PUBACK, [1, 258, 3]),
     encode_acks_v5(PacketType.PUBREC, [1], [0x97]),
     encode_acks_v5(PacketType.PUBREL, [65_535]),
@@ -79,7 +78,7 @@ def test_packets_are_the_same_however_they_are_cut(version: int, sound: list[byt
 
 
 def test_a_message_has_all_its_fields() -> None:
-    raw = encode_publish_v5(b"a", b"x", 2, 7, retain=True, dup=True, block=b"\x26\0\1k\0\1v")
+    raw = encode_publish(b"a", b"x", 2, 7, retain=True, dup=True, block=b"\x26\0\1k\0\1v")
     (message,) = decoder(5).feed(raw)
     publish = Publish(b"a", b"x", 2, True, True, 7, b"\x26\0\1k\0\1v")
     assert message == SentMessage(publish)

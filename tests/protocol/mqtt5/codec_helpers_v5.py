@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from harness.catalogue_v5 import ALIASES
 
-from protocol.mqtt.client_packet_encoder_v5 import (
-    encode_auth,
-    encode_connect_v5,
-    encode_disconnect,
-    encode_publish_v5,
-    encode_subscribe_v5,
-    encode_unsubscribe_v5,
+from protocol.mqtt import property_table as table
+from protocol.mqtt.client_packet_encoder import (
+    encode_connect,
+    encode_publish,
+    encode_subscribe,
+    field_bytes,
+    packet_bytes,
 )
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.decoder_v5 import PacketDecoderV5
-from protocol.mqtt.encoder import PINGREQ
+from protocol.mqtt.encoder import PID_BYTES, PINGREQ
 from protocol.mqtt.packets import (
     Acks,
     Auth,
@@ -30,6 +30,7 @@ from protocol.mqtt.packets import (
     Subscribe,
     Unsubscribe,
 )
+from protocol.mqtt.property_codec import Value, encode_properties, with_length
 from protocol.mqtt.server_packet_encoder_v5 import encode_acks_v5
 
 if TYPE_CHECKING:
@@ -38,6 +39,34 @@ if TYPE_CHECKING:
     from protocol.mqtt.protocol_error import ProtocolError
 
     Item = Packet | Publish
+
+
+def encode_unsubscribe(unsubscribe: Unsubscribe) -> bytes:
+    block = with_length(encode_properties({}, unsubscribe.user))
+    filters = (field_bytes(topic_filter.encode()) for topic_filter in unsubscribe.filters)
+    return packet_bytes(0xA2, PID_BYTES[unsubscribe.packet_id], block, *filters)
+
+
+def encode_disconnect(packet: Disconnect) -> bytes:
+    values: dict[int, Value | None] = {
+        table.SESSION_EXPIRY: packet.session_expiry,
+        table.REASON_STRING: packet.reason_string,
+    }
+    block = encode_properties(values, packet.user)
+    if block:
+        return packet_bytes(0xE0, bytes((packet.reason,)), with_length(block))
+    return packet_bytes(0xE0, bytes((packet.reason,))) if packet.reason else b"\xe0\0"
+
+
+def encode_auth(packet: Auth) -> bytes:
+    values: dict[int, Value | None] = {
+        table.AUTHENTICATION_METHOD: packet.method,
+        table.AUTHENTICATION_DATA: packet.data,
+        table.REASON_STRING: packet.reason_string,
+    }
+    return packet_bytes(
+        0xF0, bytes((packet.reason,)), with_length(encode_properties(values, packet.user))
+    )
 
 
 def decoder_v5(limit: int, **more: int) -> Decoder:
@@ -80,9 +109,9 @@ def encode_v5(packet: Packet | Publish) -> bytes:
     """What a client sends for this packet."""
     match packet:
         case Connect():
-            return encode_connect_v5(packet)
+            return encode_connect(packet)
         case Publish(topic, payload, qos, retain, dup, packet_id, block):
-            return encode_publish_v5(
+            return encode_publish(
                 topic, payload, qos, packet_id, retain=retain, dup=dup, block=block
             )
         case Publishes():
@@ -90,9 +119,9 @@ def encode_v5(packet: Packet | Publish) -> bytes:
         case Acks():
             return encode_acks_v5(packet.kind, packet.packet_ids, packet.reasons)
         case Subscribe():
-            return encode_subscribe_v5(packet)
+            return encode_subscribe(packet, v5=True)
         case Unsubscribe():
-            return encode_unsubscribe_v5(packet)
+            return encode_unsubscribe(packet)
         case Pingreq():
             return PINGREQ
         case Disconnect():

@@ -8,7 +8,7 @@ from harness.catalogue_v5 import ALIASES, BAD5, CONNECT5, GOOD5, LIMIT
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
+from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.encoder import PINGREQ
 from protocol.mqtt.message_properties import known_properties, read_publish_properties
 from protocol.mqtt.packets import (
@@ -276,7 +276,7 @@ def test_errors_inside_a_run_are_found(
 ) -> None:
     messages = _run(100, level, b"\1\1")
     raw = [encode_v5(message) for message in messages]
-    raw[at] = encode_publish_v5(topic, b"0" * 9, level, at + 1, block=block)
+    raw[at] = encode_publish(topic, b"0" * 9, level, at + 1, block=block)
     found, error = decode_v5([CONNECT5 + b"".join(raw)], LIMIT)
     assert found[1:] == messages[:at]
     assert error is not None
@@ -312,7 +312,7 @@ def test_small_blocks_that_are_not_known_count_as_well() -> None:
     """Each of the packets has user properties of its own, which are read."""
     pairs = b"\x26\0\0\0\0" * 98
     blocks = [pairs + b"\x26\0\x04%04d\0\0" % number for number in range(200)]
-    sent = [encode_publish_v5(b"t", b"", 0, block=block) for block in blocks]
+    sent = [encode_publish(b"t", b"", 0, block=block) for block in blocks]
     for chosen, calls in ((sent, 10), (sent[:1] * 200, 1)):
         known_properties.clear()
         decoder = decoder_v5(1 << 20, at_once=1024)
@@ -331,7 +331,7 @@ def test_small_blocks_that_are_not_known_count_as_well() -> None:
 
 
 def _aliased(topic: bytes, alias: int, number: int, qos: int, more: bytes = b"") -> bytes:
-    return encode_publish_v5(
+    return encode_publish(
         topic, b"%03d" % number, qos, number + 1, block=more + encode_property(0x23, alias)
     )
 
@@ -340,7 +340,7 @@ def _aliased(topic: bytes, alias: int, number: int, qos: int, more: bytes = b"")
 @pytest.mark.parametrize("count", [1, 5, 100])
 @pytest.mark.parametrize("more", [b"", b"\1\1"])
 def test_an_alias_is_replaced_by_its_topic(qos: int, count: int, more: bytes) -> None:
-    raw = encode_publish_v5(b"plain", b"x", qos, 1) + b"".join(
+    raw = encode_publish(b"plain", b"x", qos, 1, block=b"") + b"".join(
         _aliased(b"a/%d" % alias, alias, alias, qos, more) for alias in range(1, ALIASES + 1)
     )
     raw += b"".join(

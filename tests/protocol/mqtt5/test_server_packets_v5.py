@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.mqtt.client_packet_encoder_v5 import encode_publish_v5
+from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.encoder import PublishEncoder
 from protocol.mqtt.message_properties import expiry_of
 from protocol.mqtt.packets import ConnectCode, PacketType, Publish
@@ -286,7 +286,7 @@ def test_messages_are_encoded_for_the_connection(
 
 def test_a_simple_encoding_equals_that_of_the_client() -> None:
     outgoing = prepare_publishes([b"t"], [b"m"], (), PacketVariant(1))
-    assert outgoing.render([7]) == encode_publish_v5(b"t", b"m", 1, 7)
+    assert outgoing.render([7]) == encode_publish(b"t", b"m", 1, 7, block=b"")
     assert prepare_publishes([b"t"], [b"m"], (), PacketVariant(0)).render() == b"\x30\5\0\1t\0m"
 
 
