@@ -98,6 +98,7 @@ class Replays:
             for name in names
         }
         exchange.on_taken = self._wake_all
+        exchange.unwanted.all_wanted = lambda: bool(self._placed)
 
     # Subscribing.
 
