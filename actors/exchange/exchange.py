@@ -44,7 +44,7 @@ _LOOK_EVERY = 0.5
 announcements of a log that has grown a short while ago."""
 _LOOK_AGAIN = 0.005
 """Seconds after which it is looked again whether the erasure before is completed."""
-_REPEATS, _IDLE_LOOKS = 10, 4
+_REPEATS, _IDLE_LOOKS = 10, 8
 """Number of these announcements. Then each ``_IDLE_LOOKS``-th time is enough for those that missed
 all of them."""
 _CATCH_UP = 30.0
@@ -273,6 +273,8 @@ class LogExchange(LoopActor):
         else:
             unwanted.difference_update(report[0])
             unwanted.update(report[1])
+        if report is None or report[0]:
+            self._pushes.flush()
 
     def _report(self, members: bytes) -> bool:
         """Report members of shared subscriptions, and what the others must take before."""

@@ -95,6 +95,8 @@ class LogFollower:
         """Sequence of the last record that the other broker reported as stored."""
         self._announced_at = -math.inf
         """Monotonic time of its last report."""
+        self._asked = 0
+        """The record that the log was asked for last: once, as it may have been cut, too."""
         self._pushed: deque[tuple[int, int, bytes | Skipped]] = deque()
         """Consecutive records that the other broker has sent, or lets this one skip, each with the
         sequence of the first and the last."""
@@ -285,8 +287,9 @@ class LogFollower:
                 async with asyncio.timeout(_QUIET):
                     await self._new_records.wait()
                 continue
-            if self._announced_at >= began:  # it has nothing new, and says so
-                continue
+            if self._asked == sequence and self._announced_at >= began:
+                continue  # it has nothing new, and says so
+            self._asked = sequence
             try:
                 self.heard((await self._log.tail()).sequence)
             except (LogUnavailable, LostLog) as error:  # it may not exist yet

@@ -33,8 +33,10 @@ PUSHED_MOST: Final = 64 * 1024
 HELD_SECONDS: Final = 0.1
 """Longest time for which a record is held back: a new subscription may get messages that are older
 than it by so much."""
-_RECORDS, _BYTES = 1024, 256 * 1024
-"""Number of records that are held back, and bytes of their topics."""
+HELD_RECORDS: Final = 1024
+"""Maximum number of records that are held back."""
+_BYTES = 256 * 1024
+"""Maximum number of bytes of their topics."""
 _HEAD = struct.Struct(">QQQQ?32s32sI")
 """First and last skipped record, the record that follows, position, whether there is more than
 positions, links before and after, and size of the topics."""
@@ -174,7 +176,7 @@ class RecordPushes:
             for name in concerned:
                 self._send(name, sequence, data)
         self._forget()
-        if len(self._held) > _RECORDS or self._held_bytes > _BYTES:
+        if len(self._held) >= HELD_RECORDS or self._held_bytes > _BYTES:
             self.flush()
         elif self._held and not self._due:
             self._due = True

@@ -14,7 +14,7 @@ from simulation.compacted_stream import MemoryKeyedStore
 from simulation.faults import Faults
 from simulation.world import SimLog, SimWatermark, World
 
-_LOSSY = frozenset({"heard", "pushed", "reported_topics"})
+LOSSY = frozenset({"heard", "pushed", "reported_topics"})
 """What may be lost or doubled."""
 
 
@@ -56,14 +56,14 @@ class SimExchangeLink:
         if self.dead:
             return
         loop = asyncio.get_running_loop()
-        if what in _LOSSY and world.faults.chance.random() < world.lost:
+        if what in LOSSY and world.faults.chance.random() < world.lost:
             return
         self._arrives = max(self._arrives, loop.time() + world.faults.delay())
         for other in world.others:
             if to and other.name != to:
                 continue
             loop.call_at(self._arrives, self._deliver, other, what, said)
-            if what in _LOSSY and world.faults.chance.random() < world.lost / 4:
+            if what in LOSSY and world.faults.chance.random() < world.lost / 4:
                 later = self._arrives + world.faults.delay()
                 loop.call_at(later, self._deliver, other, what, said)
 

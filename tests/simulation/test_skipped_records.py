@@ -161,7 +161,7 @@ def _published(world: PartitionWorld) -> bytes:
 
 def test_an_idle_log_that_reports_its_end_is_not_asked_for_it() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        await here.go(1)
+        await here.go(3 * log_follower._QUIET)
         reader = there._readers[-1]
         tail, calls = reader.tail, 0
 
