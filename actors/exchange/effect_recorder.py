@@ -29,7 +29,7 @@ from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 from protocol.mqtt.packets import Publishes
 
 if TYPE_CHECKING:
-    from actors.exchange.exchange import FollowedPositions
+    from actors.exchange.followed_positions import FollowedPositions
 
 # The order of retained messages of one topic in different logs.
 #
@@ -114,6 +114,8 @@ class EffectRecorder:
         """Messages that were not recorded because they had expired; the caller resets it."""
         self.erased: list[Position] = []
         """Those that were not recorded because they are erased; the caller resets it."""
+        self.unwanted: list[bytes] = []
+        """Topics of messages to which no subscription matches; the caller resets it."""
         self._erasures = erasures
 
     def record(self, name: str, effect: TakenEffect, most: int) -> int:
@@ -210,6 +212,8 @@ class EffectRecorder:
             if taken.live and not keep:
                 route = routes[topic]
                 wanted = bool(route.targets or route.denied or route.frozen)
+                if not wanted:
+                    self.unwanted.append(topic)
             if not wanted or self._is_gone(name, taken, at, passed):
                 continue
             if not self._fits(name, taken, at):

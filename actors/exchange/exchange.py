@@ -5,26 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 
 from actors.exchange.effect_recorder import EffectRecorder, RetainedVersion, RetainedVersions
+from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.log_follower import LogFollower
 from actors.exchange.member_reports import MemberReports, SharedParts
 from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
+from actors.exchange.skipped_records import RecordPushes, Skipped
 from actors.exchange.taken_erasures import TakenErasures
 from actors.exchange.taken_messages import Taken, TakenClearing, TakenErasure, TakenMessages
+from actors.exchange.unwanted_topics import UnwantedTopics, read_report
 from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.events import LOG_SESSION, SessionClosed
-from eventstore.format.node_events import Followed
-from eventstore.format.positions import INDEX_BITS, Position, to_runs
+from eventstore.format.positions import INDEX_BITS, Position
 from eventstore.log.message_store import Message
 from protocol.errors import FoldmqError
 
@@ -33,115 +35,16 @@ if TYPE_CHECKING:
     from eventstore.log.pending_record import PendingRecord
 
 
-class FollowedPositions:
-    """Positions in the logs of a node, recorded together with the effects up to them.
-
-    ``others`` are the names of the other logs.
-    """
-
-    def __init__(self, node: NodeContext, others: Sequence[str]) -> None:
-        self._node = node
-        self._others = others
-        self._through: dict[str, tuple[Position, str]] = {}
-        """Position and link up to which each log was taken, recorded or not."""
-        self._recorded: dict[str, Position] = {}
-        self._taken_by: dict[str, Position] = {}
-        self._due = False
-        """Whether a position must be recorded soon."""
-        self._last_to_take = self._last_settled = 0
-        """The last position before this log recorded only positions, and the last of these."""
-
-    # The positions of the other logs.
-
-    def begin(self, name: str) -> tuple[Position, str]:
-        """Return the recorded position and link of a log, after which to follow it."""
-        known = self._node.state.followed.get(name)
-        place = (known.through, known.link) if known is not None else (0, "")
-        self._through[name], self._recorded[name] = place, place[0]
-        return place
-
-    def through(self, name: str) -> Position:
-        """Return the position up to which a log was taken."""
-        return self._through.get(name, (0, ""))[0]
-
-    def reached(self, name: str, through: Position, link: str, *, more: bool) -> None:
-        """Record the position after turns; ``more``: with more than positions of other logs."""
-        if through > self._through[name][0]:
-            self._through[name] = through, link
-        if more and through > self._recorded[name]:
-            self._due = True
-
-    def advance(self, name: str, through: Position, link: str) -> None:
-        """Record a position up to which nothing concerned this log."""
-        self._through[name] = through, link
-
-    def record(
-        self,
-        name: str,
-        through: Position,
-        link: str,
-        expired: Sequence[Position] = (),
-        erased: Sequence[Position] = (),
-    ) -> None:
-        """Record a position, in the turn of the messages before it.
-
-        ``expired`` and ``erased`` are the messages before it that were not taken for this reason.
-        """
-        self._through[name], self._recorded[name] = (through, link), through
-        event = Followed(name, through, link, expired=to_runs(sorted(expired)))
-        event.erased = to_runs(sorted(erased))
-        self._node.emit(event)
-
-    def settle(self, but: str = "") -> None:
-        """Record the positions of all logs ``but`` one up to which nothing concerned this log."""
-        for name, (through, link) in self._through.items():
-            if name != but and through > self._recorded[name]:
-                self.record(name, through, link)
-
-    def settle_due(self) -> None:
-        """Record positions that have not been recorded for a while."""
-        node = self._node
-        due, self._due = self._due, False
-        self._last_to_take = self.last_to_take
-        if due and not node.draining:
-            self.settle()
-            node.kernel.wake()
-        self._last_settled = node.journal.last
-
-    # The positions of this log.
-
-    @property
-    def taken_by(self) -> Mapping[str, Position]:
-        """The position up to which each of the other logs has taken this one."""
-        return self._taken_by
-
-    def acknowledged(self, by: str, through: Position) -> None:
-        """Record that another log has taken this one up to a position."""
-        self._taken_by[by] = max(through, self._taken_by.get(by, 0))
-
-    @property
-    def last_to_take(self) -> Position:
-        """The last position that other logs must take; after it there are only positions."""
-        last = self._node.journal.last
-        return self._last_to_take if last == self._last_settled else last
-
-    def is_taken(self, through: Position) -> bool:
-        """Return whether all other logs have recorded that they took this one up to a position."""
-        return all(self._taken_by.get(name, 0) >= through for name in self._others)
-
-
 _log = structlog.get_logger("foldmq")
 
 _AT_ONCE = 512
 """Maximum number of messages that are recorded in one turn."""
-_PUSHED_MOST = 64 * 1024
-"""Bytes of a record from which the other brokers read it from the log."""
 _LOOK_EVERY = 0.5
 """Seconds after which a position is recorded although nothing was taken, and seconds between two
 announcements of a log that has grown a short while ago."""
 _LOOK_AGAIN = 0.005
 """Seconds after which it is looked again whether the erasure before is completed."""
-_REPEATS, _IDLE_LOOKS = 10, 4
+_REPEATS, _IDLE_LOOKS = 10, 8
 """Number of these announcements. Then each ``_IDLE_LOOKS``-th time is enough for those that missed
 all of them."""
 _CATCH_UP = 30.0
@@ -165,6 +68,12 @@ class ExchangeLink(Protocol):
 
     def announce(self, log: str, sequence: int, record: bytes) -> None:
         """Notify the other brokers that a log is stored up to a record; it may be empty."""
+
+    def push(self, to: str, records: bytes) -> None:
+        """Send a message of ``actors.exchange.skipped_records`` to the broker of one log."""
+
+    def report_topics(self, to: str, topics: bytes) -> None:
+        """Report to the broker of a log which topics are wanted and which are not."""
 
     def pass_on(self, batch: bytes) -> bool:
         """Send a batch of QoS 0 messages to the other brokers; return False if that fails."""
@@ -228,6 +137,7 @@ class LogExchange(LoopActor):
                 partial(self._reached, name),
                 partial(self._acknowledged, name),
                 self._erasures.find,
+                partial(self._may_skip, name),
             )
             for name, log in others
         }
@@ -235,6 +145,10 @@ class LogExchange(LoopActor):
             name: OutsidePublisher(node, LOG_SESSION + name) for name in self._followers
         }
         self._positions = FollowedPositions(node, tuple(self._followers))
+        self._pushes: RecordPushes | None = None
+        """Passes on the records of this log; None until it has begun."""
+        self.unwanted = UnwantedTopics(node, tuple(self._followers), link.report_topics)
+        """The topics with which other logs need not wake this one."""
         self._versions = RetainedVersions()
         self._complete: dict[str, int] = {}
         """The last record of each log up to which all turns were taken."""
@@ -249,7 +163,7 @@ class LogExchange(LoopActor):
         self._loop = asyncio.get_running_loop()
         self._shares = SharedSubscriptions(node)
         through = self._positions.through
-        self._parts = SharedParts(node, self._names, link.report, link.largest, through)
+        self._parts = SharedParts(node, self._names, self._report, link.largest, through)
         self._recorder = EffectRecorder(
             node,
             self._names,
@@ -277,13 +191,20 @@ class LogExchange(LoopActor):
             through, link = self._positions.begin(name)
             self._complete[name] = (through + 1 >> INDEX_BITS) - 1
             node.spawn_task(self._follow(follower, through, link))
-        before = node.journal.on_durable
+        announce = partial(self._link.announce, node.options.node)
+        pushes = RecordPushes(
+            self._followers, node.journal.durable, self._link.push, announce, node.timers.after
+        )
+        self._pushes, before = pushes, node.journal.on_durable
 
-        def on_durable(record: PendingRecord) -> None:
-            before(record)
-            self._announce(record.sequence, record.data if record.size <= _PUSHED_MOST else b"")
+        def on_durable(newest: PendingRecord) -> None:
+            before(newest)
+            for record in node.journal.pending:
+                if record.sequence <= newest.sequence:
+                    pushes.stored(record)
 
         node.journal.on_durable = on_durable
+        self.unwanted.begin()
         self._announce(node.journal.durable)
         self._run_periodically()
 
@@ -304,7 +225,9 @@ class LogExchange(LoopActor):
         durable = node.journal.durable
         self._repeats = self._repeats + 1 if durable == self._repeated else 0
         self._repeated = durable
-        if self._repeats < _REPEATS or not self._repeats % _IDLE_LOOKS:
+        # While it grows, what is sent of it says so.
+        repeats = self._repeats
+        if repeats and (repeats < _REPEATS or not repeats % _IDLE_LOOKS):
             self._announce(durable)
         self._mark()
         self._parts.run_periodically()
@@ -316,7 +239,7 @@ class LogExchange(LoopActor):
 
     def end(self) -> None:
         """Close the sessions under which messages of other logs are recorded."""
-        self.settle()
+        self._positions.settle()
         self._parts.end()
         for name in self._followers:
             state = self._node.state.sessions.live.get(LOG_SESSION + name)
@@ -328,6 +251,37 @@ class LogExchange(LoopActor):
         follower = self._followers.get(log)
         if follower is not None:
             follower.heard(sequence, record)
+
+    def pushed(self, log: str, records: bytes) -> None:
+        """Note records of another log that were sent to this one alone."""
+        follower = self._followers.get(log)
+        if follower is not None:
+            follower.heard_push(records)
+
+    def reported_topics(self, log: str, topics: bytes) -> None:
+        """Note which topics another log wants, and which it does not."""
+        if self._pushes is None or log not in self._followers:
+            return
+        try:
+            report = read_report(topics)
+        except ValueError as error:
+            _log.warning("a report of another broker cannot be read", reason=str(error))
+            return
+        unwanted = self._pushes.unwanted[log]
+        if report is None:
+            unwanted.clear()
+        else:
+            unwanted.difference_update(report[0])
+            unwanted.update(report[1])
+        if report is None or report[0]:
+            self._pushes.flush()
+
+    def _report(self, members: bytes) -> bool:
+        """Report members of shared subscriptions, and what the others must take before."""
+        if self._pushes is not None:
+            self._pushes.at_once_through = self._node.journal.end
+            self._pushes.flush()
+        return self._link.report(members)
 
     async def catch_up(self) -> None:
         """Wait until everything was taken that the other logs had when this broker started.
@@ -442,6 +396,10 @@ class LogExchange(LoopActor):
         if self.on_taken is not None:
             self.on_taken(name)
 
+    def _may_skip(self, name: str, skipped: Skipped) -> bool:
+        """Return whether no subscription matches a topic of skipped records."""
+        return not self.unwanted.wanted(name, skipped.topics)
+
     def _acknowledged(self, by: str, log: str, through: Position) -> None:
         if log == self._node.options.node:
             self._positions.acknowledged(by, through)
@@ -453,6 +411,7 @@ class LogExchange(LoopActor):
         matched with it.
         """
         self._positions.settle()
+        self.unwanted.subscribed()
 
     def on_receive(self, message: Any) -> None:
         """Record and route messages of other brokers."""
@@ -472,6 +431,7 @@ class LogExchange(LoopActor):
         left, through = _AT_ONCE, None
         recorder = self._recorder
         recorder.emitted, recorder.expired, recorder.erased = False, [], []
+        recorder.unwanted = []
         while taken.effects and left > 0:
             effect = taken.effects[0]
             count = recorder.record(name, effect, left)
@@ -483,6 +443,10 @@ class LogExchange(LoopActor):
                 del taken.effects[0]
             else:
                 taken.effects[0] = _rest(effect, count)
+            if not isinstance(effect, TakenMessages) and self._pushes is not None:
+                # Its log may wait until this one has recorded it.
+                self._pushes.at_once_through = self._node.journal.end + 1
+        self.unwanted.add(name, recorder.unwanted)
         if not taken.effects:
             through = taken.through
         if through is not None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from actors.exchange.skipped_records import Skipped, decode_push
 from actors.exchange.taken_messages import (
     Acknowledged,
     Taken,
@@ -40,7 +42,8 @@ _log = structlog.get_logger("foldmq")
 
 _RECORDS_AT_ONCE = 64
 _QUIET = 5.0
-"""Seconds without an announcement of the other broker after which the end of its log is queried."""
+"""Seconds without an announcement of the other broker, even a repeated one, after which the end of
+its log is queried."""
 _RETRY = 0.5
 _POLL = 0.01
 _TAKEN_AT_ONCE = 512
@@ -69,6 +72,7 @@ class LogFollower:
     ``reached`` with position and link after these turns or others, and whether they have more than
     positions. ``acknowledged`` is called with the positions up to which the other log has recorded
     that it took other logs. ``find_topics`` completes an erasure with the topics of this log.
+    ``may_skip`` returns whether skipped records concern no subscription of this log.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class LogFollower:
         reached: TurnReached,
         acknowledged: Callable[[str, Position], None],
         find_topics: Callable[[TakenErasure], Awaitable[None]],
+        may_skip: Callable[[Skipped], bool],
     ) -> None:
         self.name = name
         self._node = node
@@ -88,11 +93,17 @@ class LogFollower:
         self._reached = reached
         self._acknowledged = acknowledged
         self._find_topics = find_topics
+        self._may_skip = may_skip
         self._new_records = asyncio.Event()
         self._announced = 0
         """Sequence of the last record that the other broker reported as stored."""
-        self._pushed: deque[tuple[int, bytes]] = deque()
-        """Consecutive records that the other broker has sent, by sequence."""
+        self._announced_at = -math.inf
+        """Monotonic time of its last report."""
+        self._asked = 0
+        """The record that the log was asked for last: once, as it may have been cut, too."""
+        self._pushed: deque[tuple[int, int, bytes | Skipped]] = deque()
+        """Consecutive records that the other broker has sent, or lets this one skip, each with the
+        sequence of the first and the last."""
         self._pushed_bytes = 0
         self._unreleased = MessageStore(_UNRELEASED)
         self._logged_problem = ""
@@ -108,13 +119,36 @@ class LogFollower:
 
     def heard(self, sequence: int, record: bytes = b"") -> None:
         """Record that the other log is stored up to a record, and what this is, if known."""
+        self._announced_at = self._node.clock.monotonic()
         if record:
-            pushed = self._pushed
-            if (pushed and sequence != pushed[-1][0] + 1) or self._pushed_bytes > _PUSHED:
-                pushed.clear()
-                self._pushed_bytes = 0
-            pushed.append((sequence, record))
-            self._pushed_bytes += len(record)
+            self._keep(sequence, sequence, record)
+        self._reported(sequence)
+
+    def heard_push(self, data: bytes) -> None:
+        """Record what the other broker has sent to this one alone."""
+        self._announced_at = self._node.clock.monotonic()
+        try:
+            skipped, sequence, record = decode_push(data)
+        except ValueError as error:
+            _log.warning("a message of another broker cannot be read", reason=str(error))
+            return
+        if skipped is not None:
+            self._keep(skipped.first, skipped.last, skipped)
+            self._reported(skipped.last)
+        if record:
+            self._keep(sequence, sequence, record)
+            self._reported(sequence)
+
+    def _keep(self, first: int, last: int, pushed: bytes | Skipped) -> None:
+        """Keep a record, or several that may be skipped, until they are taken."""
+        kept = self._pushed
+        if (kept and first != kept[-1][1] + 1) or self._pushed_bytes > _PUSHED:
+            kept.clear()
+            self._pushed_bytes = 0
+        kept.append((first, last, pushed))
+        self._pushed_bytes += _size(pushed)
+
+    def _reported(self, sequence: int) -> None:
         if sequence > self._announced:
             self._announced = sequence
             self._new_records.set()
@@ -130,6 +164,10 @@ class LogFollower:
         turns = TurnAssembler(anywhere=True)
         while True:
             await self._end(sequence)
+            skipped = None if turns.rest() else self._take_skipped(sequence, checker.link)
+            if skipped is not None and await self._skip(skipped):
+                sequence, checker = skipped.last + 1, ChainChecker(skipped.last, skipped.link)
+                continue
             last = min(self._announced, sequence + _RECORDS_AT_ONCE - 1)
             records = self._take_pushed(sequence, checker.link)
             try:
@@ -163,6 +201,31 @@ class LogFollower:
             if self._pushed:  # those need no wait for the log
                 await asyncio.sleep(0)
 
+    def _take_skipped(self, sequence: int, link: bytes) -> Skipped | None:
+        """Return the records from one sequence on, behind a link, if they may be skipped."""
+        kept = self._pushed
+        while kept and (kept[0][1] < sequence or isinstance(kept[0][2], Skipped)):
+            first, _, pushed = kept.popleft()
+            self._pushed_bytes -= _size(pushed)
+            if isinstance(pushed, Skipped) and first == sequence and pushed.previous == link:
+                return pushed
+        return None
+
+    async def _skip(self, skipped: Skipped) -> bool:
+        """Note the position after records, unless there is something to take in them."""
+        journal = self._node.journal
+        while not journal.between_turns:  # noqa: ASYNC110 - a subscription may just begin
+            await asyncio.sleep(0)
+        if not self._may_skip(skipped):
+            return False
+        if skipped.followed:
+            self._acknowledged(self._node.options.node, skipped.followed)
+        through = position(skipped.last + 1, 0) - 1
+        self._reached(through, skipped.link.hex(), more=skipped.more)
+        if skipped.last >= self.end:
+            self.caught_up.set()
+        return True
+
     def _take_pushed(self, sequence: int, link: bytes) -> list[Record]:
         """Return records that the other broker has sent, from one sequence on, behind a link.
 
@@ -173,7 +236,10 @@ class LogFollower:
         while pushed and pushed[0][0] <= sequence and size < _LOOKED_AT_ONCE:
             if len(records) == _RECORDS_AT_ONCE:
                 break
-            place, data = pushed.popleft()
+            place, _, data = pushed[0]
+            if isinstance(data, Skipped):
+                break
+            pushed.popleft()
             self._pushed_bytes -= len(data)
             if place < sequence:
                 continue
@@ -217,12 +283,17 @@ class LogFollower:
 
     async def _end(self, sequence: int) -> None:
         """Wait until the other log is known to have a record ``sequence``."""
+        clock = self._node.clock.monotonic
         while self._announced < sequence:
             self._new_records.clear()
+            began = clock()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_QUIET):
                     await self._new_records.wait()
                 continue
+            if self._asked == sequence and self._announced_at >= began:
+                continue  # it has nothing new, and says so
+            self._asked = sequence
             try:
                 self.heard((await self._log.tail()).sequence)
             except (LogUnavailable, LostLog) as error:  # it may not exist yet
@@ -352,3 +423,8 @@ def _dated(record: Record, periods: Mapping[int, int]) -> list[StoredMessages]:
             if isinstance(part, SealedBytes) and periods.get(part.key):
                 part.time_ms = min(part.time_ms, periods[part.key] - 1 + record.jumps.total_ms)
     return messages
+
+
+def _size(pushed: bytes | Skipped) -> int:
+    """Return the bytes for which something that was sent counts while it is kept."""
+    return sum(map(len, pushed.topics)) if isinstance(pushed, Skipped) else len(pushed)

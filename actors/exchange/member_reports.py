@@ -277,7 +277,9 @@ class SharedParts:
             self._report(changed)
 
     def run_periodically(self) -> None:
-        """Repeat some reports, as they may be lost; without parts, send an empty report."""
+        """Repeat some reports, as they may be lost; a log without parts needs none."""
+        if not self._offers:
+            return
         names = list(islice(self._offers, self._repeated, self._repeated + _REPEATED))
         self._repeated = self._repeated + _REPEATED if len(names) == _REPEATED else 0
         self._report(names)

@@ -26,8 +26,8 @@ _MINUTE = 60.0
 _HELD_UP = 0.25
 """Duration in seconds from which a turn is logged."""
 _WARN_EVERY = 60.0
-_LAG_EVERY = 0.1
-"""Seconds between two measurements of the lag of the event loop."""
+_LAG_EVERY, _IDLE_LAG_EVERY = 0.1, 0.5
+"""Seconds between two measurements of the lag of the event loop, and while no packets arrive."""
 
 
 class LongestTurn:
@@ -183,9 +183,12 @@ class Counters:
 
 async def watch_loop(counters: Counters, tell: Callable[[float], None]) -> None:
     """Measure the lag of the event loop in seconds, periodically; pass it to ``tell``."""
+    packets = -1
     while True:
-        due = time.perf_counter() + _LAG_EVERY
-        await asyncio.sleep(_LAG_EVERY)
+        seconds = _IDLE_LAG_EVERY if packets == counters.packets_in else _LAG_EVERY
+        packets = counters.packets_in
+        due = time.perf_counter() + seconds
+        await asyncio.sleep(seconds)
         lag = max(0.0, time.perf_counter() - due)
         counters.lag.observe(lag)
         tell(lag)

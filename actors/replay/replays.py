@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from actors.exchange.skipped_records import HELD_RECORDS
 from actors.kernel.actor import LoopActor
 from actors.replay.log_cursor import STILL_LIVE
 from actors.replay.log_reader import LogReader
@@ -102,6 +103,7 @@ class Replays:
             for name in names
         }
         exchange.on_taken = self._wake_all
+        exchange.unwanted.all_wanted = lambda: bool(self._placed)
 
     # Subscribing.
 
@@ -168,7 +170,9 @@ class Replays:
         if event.start_ms > now_ms + _AHEAD_MS:
             raise BadMoment("the replay begins in the future")
         for log, at in (*event.start.items(), *event.until.items()):
-            if sequence_of(at) > sequence_of(last[log]) > 0:
+            end = sequence_of(last[log])
+            # Another log may have held back its last records.
+            if end and sequence_of(at) > end + (HELD_RECORDS if log else 0):
                 raise BadMoment("the position is beyond the end of the log")
         # The first record is 1: nothing was cut before it.
         event.start = {log: max(at, position(1, 0) - 1) for log, at in event.start.items()}

@@ -315,10 +315,13 @@ class NatsExchangeLink:
             "messages": exchange.arrived,
             "members": exchange.reported,
             "filters": exchange.reported_filters,
+            f"to.{self.name}": exchange.pushed,
+            f"topics.{self.name}": exchange.reported_topics,
         }
+        reads = "records", f"to.{self.name}"
         for other, reader in others.items():
             for what, take in takes.items():
-                await (reader if what == "records" else self._client).listen(
+                await (reader if what in reads else self._client).listen(
                     _EXCHANGE.format(other, what), partial(_without_subject, take, other)
                 )
 
@@ -329,6 +332,14 @@ class NatsExchangeLink:
             self._client.publish_now(self._records, sequence.to_bytes(_SEQUENCE) + record)
         else:
             self._client.publish_now(self._stored, b"%d" % sequence)
+
+    def push(self, to: str, records: bytes) -> None:
+        """Send records to the process of one log."""
+        self._client.publish_now(_EXCHANGE.format(self.name, f"to.{to}"), records)
+
+    def report_topics(self, to: str, topics: bytes) -> None:
+        """Tell the process of a log which topics are wanted and which are not."""
+        self._client.publish_now(_EXCHANGE.format(self.name, f"topics.{to}"), topics)
 
     def pass_on(self, batch: bytes) -> bool:
         """Send a batch of QoS 0 messages to the other processes."""

@@ -30,7 +30,7 @@ from simulation.nodes import (
     deliver,
     lose_with_process,
 )
-from simulation.partitions import SimExchangeLink
+from simulation.partitions import LOSSY, SimExchangeLink
 from simulation.processes import Process, outside
 from simulation.world import SimWatermark, tasks_of
 
@@ -71,17 +71,19 @@ class NodeExchangeLink(SimExchangeLink):
         super().__init__(node.world)  # type: ignore[arg-type]  # it has what is used of one
         self._node = node
 
-    def _send(self, what: str, *said: Any) -> None:
+    def _send(self, what: str, *said: Any, to: str = "") -> None:
         world = self._node.world
-        if self.dead or (what == "heard" and world.faults.chance.random() < world.lost):
+        if self.dead or (what in LOSSY and world.faults.chance.random() < world.lost):
             return
-        self._node.post(lambda: self._spread(what, said))
+        self._node.post(lambda: self._spread(what, said, to))
 
-    def _spread(self, what: str, said: tuple[Any, ...]) -> None:
+    def _spread(self, what: str, said: tuple[Any, ...], to: str) -> None:
         world, loop = self._node.world, asyncio.get_running_loop()
         self._arrives = max(self._arrives, loop.time() + world.faults.delay())
         with outside():
             for other in world.others:
+                if to and other.name != to:
+                    continue
                 for machine in world.machines:
                     node = machine.nodes[other.number]
                     loop.call_at(self._arrives, node.exchange_hears, what, said)

@@ -14,6 +14,9 @@ from simulation.compacted_stream import MemoryKeyedStore
 from simulation.faults import Faults
 from simulation.world import SimLog, SimWatermark, World
 
+LOSSY = frozenset({"heard", "pushed", "reported_topics"})
+"""What may be lost or doubled."""
+
 
 class SimExchangeLink:
     """Messages of one broker to the others: in order, late, sometimes lost; of records, doubled."""
@@ -27,6 +30,12 @@ class SimExchangeLink:
 
     def announce(self, log: str, sequence: int, record: bytes) -> None:
         self._send("heard", log, sequence, record)
+
+    def push(self, to: str, records: bytes) -> None:
+        self._send("pushed", self._world.name, records, to=to)
+
+    def report_topics(self, to: str, topics: bytes) -> None:
+        self._send("reported_topics", self._world.name, topics, to=to)
 
     def pass_on(self, batch: bytes) -> bool:
         self._send("arrived", self._world.name, batch)
@@ -42,17 +51,19 @@ class SimExchangeLink:
             self._send("reported_filters", self._world.name, filters)
         return True
 
-    def _send(self, what: str, *said: Any) -> None:
+    def _send(self, what: str, *said: Any, to: str = "") -> None:
         world = self._world
         if self.dead:
             return
         loop = asyncio.get_running_loop()
-        if world.faults.chance.random() < world.lost and what == "heard":
+        if what in LOSSY and world.faults.chance.random() < world.lost:
             return
         self._arrives = max(self._arrives, loop.time() + world.faults.delay())
         for other in world.others:
+            if to and other.name != to:
+                continue
             loop.call_at(self._arrives, self._deliver, other, what, said)
-            if what == "heard" and world.faults.chance.random() < world.lost / 4:
+            if what in LOSSY and world.faults.chance.random() < world.lost / 4:
                 later = self._arrives + world.faults.delay()
                 loop.call_at(later, self._deliver, other, what, said)
 

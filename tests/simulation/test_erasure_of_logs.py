@@ -219,13 +219,14 @@ def test_what_was_published_before_an_erasure_is_readable_nowhere(seed: int) -> 
 def deaf(world: SealedPartition) -> Callable[[], None]:
     """Keep a log from taking others; call the result to let it."""
     exchange: Any = world.broker.exchange
-    hear, held = exchange.heard, []
-    exchange.heard = lambda *announced: held.append(announced)
+    hear, push, held = exchange.heard, exchange.pushed, []
+    exchange.heard = lambda *announced: held.append((hear, announced))
+    exchange.pushed = lambda *pushed: held.append((push, pushed))
 
     def listen() -> None:
-        exchange.heard = hear
-        for announced in held:
-            hear(*announced)
+        exchange.heard, exchange.pushed = hear, push
+        for call, arguments in held:
+            call(*arguments)
 
     return listen
 

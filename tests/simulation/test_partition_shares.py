@@ -13,7 +13,8 @@ from harness.packets import Publish, Suback
 from harness.plainaudit import violations
 
 from actors.exchange.effect_recorder import EffectRecorder
-from actors.exchange.exchange import FollowedPositions, LogExchange
+from actors.exchange.exchange import LogExchange
+from actors.exchange.followed_positions import FollowedPositions
 from actors.inspection.inspector import NotReady
 from actors.sharing.shared_delivery import SharedDelivery
 from actors.sharing.shared_subscriptions import SharedSession, SharedSubscriptions

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from harness import packets as p
 
-from actors.exchange.exchange import FollowedPositions
+from actors.exchange.followed_positions import FollowedPositions
 from actors.exchange.log_follower import LogFollower
 from actors.exchange.qos0_exchange import Qos0Exchange
 from eventstore.format.node_events import Followed

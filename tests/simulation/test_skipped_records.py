@@ -1,0 +1,181 @@
+"""Records of another log that concern no subscription wake nobody, and nothing is missed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from harness import packets as p
+from hypothesis import given
+from hypothesis import strategies as st
+
+from actors.exchange import log_follower
+from actors.exchange.exchange import LogExchange
+from actors.exchange.skipped_records import HELD_SECONDS, Skipped, decode_push, encode_push
+from simulation.partitions import PartitionWorld, SimExchangeLink, name_in
+from simulation.two_logs import two
+
+LINKS = st.binary(min_size=32, max_size=32)
+NUMBERS = st.integers(1, (1 << 64) - 1)
+SKIPPED = st.builds(
+    Skipped,
+    NUMBERS,
+    NUMBERS,
+    LINKS,
+    LINKS,
+    st.lists(st.text(st.characters(exclude_categories=["Cs"])).map(str.encode)),
+    st.booleans(),
+    NUMBERS,
+)
+
+
+@given(st.none() | SKIPPED, NUMBERS, st.binary())
+def test_a_push_is_read_as_it_was_written(
+    skipped: Skipped | None, sequence: int, record: bytes
+) -> None:
+    data = encode_push(skipped, sequence, record)
+    assert decode_push(data) == (skipped, sequence, record)
+    for size in (0, 10):
+        with pytest.raises(ValueError, match=r"."):
+            decode_push(data[:size])
+
+
+def _exchange(world: PartitionWorld) -> LogExchange:
+    exchange = world.broker.exchange
+    assert exchange is not None
+    return exchange
+
+
+def count_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which each message with records, or with a position, is added."""
+    messages: list[str] = []
+    deliver = SimExchangeLink._deliver
+
+    def counted(other: PartitionWorld, what: str, content: tuple[Any, ...]) -> None:
+        if what in ("heard", "pushed"):
+            messages.append(f"{other.name} {what}")
+        deliver(other, what, content)
+
+    monkeypatch.setattr(SimExchangeLink, "_deliver", staticmethod(counted))
+    return messages
+
+
+def test_messages_that_nobody_elsewhere_wants_wake_no_other_broker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = count_messages(monkeypatch)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        sender = await here.connect(name_in([here, there], 0))
+        sender.send(p.publish("a", b"", 1, 1))
+        await here.go(1)
+        messages.clear()
+        for number in range(100):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 2))
+            await here.go(0.02)
+        assert len([each for each in messages if each.startswith(there.name)]) <= 30
+        await here.go(1)
+        last = here.broker.node.journal.durable
+        assert _exchange(there).last_taken(here.name) == last
+
+    two(scenario)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_new_subscription_gets_what_its_log_did_not_want_before(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the report about it is lost: a tenth of a second later."""
+    report = SimExchangeLink.report_topics
+    reports: list[bytes] = []
+
+    def sometimes(self: SimExchangeLink, to: str, topics: bytes) -> None:
+        reports.append(topics)
+        if not (lost and topics.startswith(b'[["')):
+            report(self, to, topics)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        for number in range(20):
+            sender.send(p.publish(f"a/{number % 2}", b"", 1, number + 1))
+            await here.go(0.05)
+        await here.go(2 * HELD_SECONDS)
+        reader = await there.connect(name_in(worlds, 1), filters=[("a/+", 1), ("a/1", 1)])
+        reader.take()
+        for number in range(20):
+            sender.send(p.publish("a/1", b"%d" % number, 1, number + 30))
+            await here.go(0.02)
+        await here.go(1 if lost else 0.1)
+        assert _payloads(reader) == [b"%d" % number for number in range(20)]
+        assert any(each.startswith(b"[[],[") for each in reports)
+        assert any(each.startswith(b'[["') for each in reports)
+
+    monkeypatch.setattr(SimExchangeLink, "report_topics", sometimes)
+    two(scenario)
+
+
+def _payloads(reader: Any) -> list[bytes]:
+    return [packet.payload for packet in reader.take() if isinstance(packet, p.Publish)]
+
+
+def test_a_retained_message_is_taken_at_once_although_nobody_wants_its_topic() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        for number in range(20):
+            sender.send(p.publish("a", b"", 1, number + 1))
+            await here.go(0.05)
+        sender.send(p.publish("a", b"kept", 1, 30, retain=True))
+        await here.go(0.1)
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        assert _payloads(reader) == [b"kept"]
+
+    two(scenario)
+
+
+def test_messages_of_a_killed_broker_that_nobody_was_sent_are_taken_when_it_is_back() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        for number in range(20):
+            sender.send(p.publish("a", b"", 1, number + 1))
+            await here.go(0.05)
+        await here.go(2 * HELD_SECONDS)
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        sender.send(p.publish("a", b"last", 1, 30))
+        await here.go(0.0015)
+        await here.crash()
+        await here.start()
+        await here.go(2)
+        expected = [b"last"] if b"last" in _published(here) else []
+        assert _payloads(reader) == expected
+
+    two(scenario)
+
+
+def _published(world: PartitionWorld) -> bytes:
+    return b"".join(data for _, data in sorted(world.disk.stream.history.items()))
+
+
+def test_an_idle_log_that_reports_its_end_is_not_asked_for_it() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        await here.go(3 * log_follower._QUIET)
+        reader = there._readers[-1]
+        tail, calls = reader.tail, 0
+
+        async def counted() -> Any:
+            nonlocal calls
+            calls += 1
+            return await tail()
+
+        reader.tail = counted  # type: ignore[method-assign]
+        await here.go(60)
+        assert not calls
+        await here.crash()
+        await asyncio.sleep(3 * log_follower._QUIET)
+        assert calls
+        await here.start()
+
+    two(scenario)
