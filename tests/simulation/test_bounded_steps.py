@@ -355,6 +355,8 @@ def test_the_members_of_a_silent_log_are_disconnected_in_steps(
         here, there = make_partitions(2)
         await here.start()
         await there.start()
+        name = name_in([here, there], 1)
+        await there.connect(name, filters=[("$share/own/t", 1)])
         await here.go(2)  # it is heard
         try:
             exchange, groups = here.broker.node.exchange, here.broker.node.router.groups
