@@ -135,6 +135,11 @@ class LogProof:
                 self.doubts[number] = doubt._replace(behind=end, seen_ms=0)
         self.started(sequence, time_ms)
 
+    @property
+    def given_up(self) -> list[Doubt]:
+        """The parts of the log that salvages gave up."""
+        return [doubt for doubt in self.doubts if doubt.reason == _SALVAGED]
+
     def settle(self) -> None:
         """Note that the state behind all lost records was repeated."""
         self.doubts = [

@@ -73,6 +73,8 @@ _TIMEOUT = 15.0
 """Maximum seconds for which input waits for a delayed cut."""
 _REPLAYS_PASS = 2.0
 """Maximum seconds for which a cut waits for replays that have nearly reached it."""
+_REPLAYS_STAND = 0.3
+"""Seconds for which they may stand still meanwhile."""
 _HOLDERS = 3
 """Number of sessions named in a warning."""
 _WARN_EVERY = 3600.0
@@ -375,10 +377,14 @@ class Retention:
             await self._cut_before(checkpoint, reason)
 
     async def _until_replays_passed(self, first: int) -> None:
-        """Let replays read what is left before a record, if that is little and they go on."""
-        until = self._now() + _REPLAYS_PASS
-        while self._node.replays.is_near(first) and self._now() < until:  # noqa: ASYNC110 - the clients' pace
+        """Let replays read what is left before a record, if that is little, while they go on."""
+        replays = self._node.replays
+        left, since = replays.left_before(first), self._now()
+        until = since + _REPLAYS_PASS
+        while left and self._now() < min(until, since + _REPLAYS_STAND):
             await asyncio.sleep(_POLL)
+            if (now_left := replays.left_before(first)) != left:
+                left, since = now_left, self._now()
 
     async def _cut_before(self, checkpoint: Checkpoint, reason: str) -> None:
         node = self._node

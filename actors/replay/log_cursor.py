@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from actors.replay.log_reader import next_record
 from actors.replay.selection import LastMessages, TopicMatches
 from actors.session.position_properties import point_text
-from eventstore.format.positions import Position, format_position, position
+from eventstore.format.positions import Position, format_position, position, sequence_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from actors.replay.log_reader import LogReader
     from actors.replay.named_records import NamedRecords
     from actors.replay.selection import LogRecord, Step
+    from projections.log_proof import Doubt
     from projections.state.session import ReplayState
     from protocol.errors import FoldmqError
 
@@ -127,6 +128,35 @@ class LogCursor:
             self._pass_over(self.cursor + 1, self.cursor + 1, position(first, 0) - 1)
         self.wake()
 
+    def tell_lost(self) -> None:
+        """Tell with the next message what was given up before the beginning of the replay.
+
+        The last messages of topics may have been there.
+        """
+        ends = self.last.start if self.last is not None else 0
+        for hole in self.reader.given_up:
+            if position(hole.after + 1, 0) <= ends:
+                begins = self.gap[0] if self.gap is not None else position(hole.after + 1, 0)
+                self.gap = begins, position(hole.until + 1, 0) - 1
+
+    @property
+    def ends_in_hole(self) -> bool:
+        """Whether the last position to be sent is in a part that was given up."""
+        return self._last_hole() is not None
+
+    def pass_end(self) -> None:
+        """Report the part that was given up in which the replay ends."""
+        hole = self._last_hole()
+        if hole is not None and self.until is not None:
+            begins = position(hole.after + 1, 0)
+            self._pass_over(begins, max(begins, (self.recorded or 0) + 1), self.until)
+
+    def _last_hole(self) -> Doubt | None:
+        for hole in self.reader.given_up if self.until is not None else ():
+            if hole.after < sequence_of(self.until or 0) < hole.until:
+                return hole
+        return None
+
     def pass_lost(self, first: int) -> None:
         """Go on behind the next record, and report that those from ``first`` on were given up."""
         begins, record = position(first, 0), self.ahead.popleft()
@@ -173,10 +203,24 @@ class LogCursor:
         return self.was_live and self.lag <= STILL_LIVE
 
     @property
+    def recordable(self) -> Position | None:
+        """The cursor; within a part that was given up, the end before that: it is told whole."""
+        cursor = self.cursor
+        is_told = self.new_gap is not None and self.new_gap[1] == cursor
+        if cursor is not None and cursor != self.recorded and not is_told:
+            for hole in self.reader.given_up:
+                if position(hole.after + 1, 0) <= cursor < position(hole.until + 1, 0) - 1:
+                    return position(hole.after + 1, 0) - 1
+        return cursor
+
+    @property
     def has_news(self) -> bool:
         """Whether something is to be recorded."""
         return bool(
-            self.cursor != self.recorded or self.sent or self.left_out or self.new_gap is not None
+            self.recordable != self.recorded
+            or self.sent
+            or self.left_out
+            or self.new_gap is not None
         )
 
     def look_ahead(self) -> None:

@@ -33,6 +33,7 @@ from eventstore.log.message_store import Message, MessageStore, StoredMessages, 
 from eventstore.log.pending_record import PendingRecord
 from eventstore.reading.publications import Publications, Releases, known_content, publications_in
 from eventstore.reading.segment import BadIndex
+from projections.log_proof import Doubt
 from projections.past.lost_records import is_salvage
 from protocol.errors import FoldmqError
 
@@ -183,6 +184,11 @@ class LogReader:
         """Sequence at which the log begins."""
         return max(1, self._log.first, self._node.state.begin)
 
+    @property
+    def given_up(self) -> Sequence[Doubt]:
+        """The parts of the log that salvages gave up, as far as that is known without reading."""
+        return self._node.state.proof.given_up
+
     def is_settled(self, time_ms: int) -> bool:
         """Return whether no record of a time up to this one will follow those that may be read."""
         journal = self._node.journal
@@ -267,7 +273,9 @@ class LogReader:
     async def _serve(self, replay: Reading) -> None:
         """Read some records for a replay, and for others that wait for the same ones."""
         if replay.cursor is None:
-            replay.cursor = await self._beginning(replay.start_ms)
+            replay.cursor = self._before_hole(
+                await self._beginning(replay.start_ms), replay.start_ms
+            )
             if self._waiting.pop(replay, 0) is None:
                 replay.on_read()
             return
@@ -338,6 +346,13 @@ class LogReader:
         if start_ms and high > low:
             low = await self._last_before(low, high, start_ms)
         return position(low + 1, 0) - 1
+
+    def _before_hole(self, cursor: Position, start_ms: int) -> Position:
+        """Return a beginning; if its time is in a part that was given up, the end before that."""
+        for hole in self.given_up if start_ms else ():
+            if hole.from_ms <= start_ms and not 0 < hole.to_ms < start_ms:
+                return min(cursor, position(hole.after + 1, 0) - 1)
+        return cursor
 
     async def _last_before(self, low: int, high: int, time_ms: int) -> int:
         """Return the last record after ``low`` before the time of the log reaches a time.

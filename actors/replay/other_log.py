@@ -13,10 +13,13 @@ from eventstore.format.node_events import MessagesCarried
 from eventstore.format.positions import INDEX_BITS, Position, from_runs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from actors.exchange.exchange import LogExchange
     from actors.session.node_context import NodeContext
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.message_store import Message
+    from projections.log_proof import Doubt
     from protocol.errors import FoldmqError
 
 _OPEN_MS: Final = 10_000
@@ -58,6 +61,11 @@ class OtherLogReader(LogReader):
 
     def _recent(self, _ref: Position) -> Message | None:
         return None
+
+    @property
+    def given_up(self) -> Sequence[Doubt]:
+        """Nothing: the log of another process is not salvaged."""
+        return ()
 
     async def _carriers(self, gone: set[int]) -> set[int]:
         # They are before the end of a log that was cut; the exchange may not have taken them yet.

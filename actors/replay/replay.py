@@ -130,7 +130,7 @@ class Replay:
         """Its place in each log, in the order of the logs."""
         self.own = next(log for log in self.logs if not log.log)
         """Its place in the log of the node."""
-        self._latest_known = not state.last or len(self.logs) == 1
+        self._latest_known = not state.last
         """Whether the last message of each topic is known to be the last in all logs."""
         self._allowed: tuple[TopicAcl | None, bool] | None = None
         """Permissions, and whether they cover the filter; None: not known yet."""
@@ -168,6 +168,11 @@ class Replay:
     def state(self) -> str:
         """The state that was recorded last, as it is shown."""
         return self._changed or "reading"
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it has not ended, and may read."""
+        return self._changed not in _FINAL and self._changed != WITHHELD
 
     @property
     def cursor(self) -> Position | None:
@@ -232,7 +237,10 @@ class Replay:
         if not known:
             return False
         if not self._latest_known:
-            keep_latest([log.last for log in self.logs if log.last is not None])
+            if len(self.logs) > 1:
+                keep_latest([log.last for log in self.logs if log.last is not None])
+            for log in self.logs:
+                log.tell_lost()
             self._latest_known = True
         for log in self.logs:
             if log.last is not None and log.cursor is not None and not log.ahead:
@@ -301,9 +309,10 @@ class Replay:
         if step is None:
             return self._at_end()
         state = ""
-        if all(log.ended for log in self.logs):
+        ended = all(log.ended for log in self.logs)
+        if ended and not any(log.ends_in_hole for log in self.logs):
             state = ENDED
-        elif all(
+        elif not ended and all(
             log.ended or log.is_live or (self._changed == LIVE and log.lag <= STILL_LIVE)
             for log in self.logs
         ):
@@ -321,7 +330,11 @@ class Replay:
         if step.lost:
             steps[-1][0].pass_lost(step.lost)
             return 0.0
-        return WAITS if step.no_room or state == ENDED else 0.0
+        if ended and state != ENDED:  # in a step of its own: no message of this one is behind it
+            for log in self.logs:
+                log.pass_end()
+            self._change(ENDED)
+        return WAITS if step.no_room or ended else 0.0
 
     def _at_end(self) -> float:
         """Wait for records, or for new messages, unless the replay ends here."""
@@ -566,13 +579,14 @@ class Replay:
         if not log.has_news:
             return None
         event = ReplayReached(self.session.name, self.filter, {}, sent=log.sent)
-        if log.cursor is not None and log.cursor != log.recorded:
-            event.through = {log.log: log.cursor}
+        through = log.recordable
+        if through is not None and through != log.recorded:
+            event.through = {log.log: through}
         if log.left_out:
             event.left_out, log.left_out = log.left_out, {}
         if log.new_gap is not None:
             event.gap = {log.log: [*log.new_gap]}
-        log.recorded, log.unrecorded, log.sent, log.new_gap = log.cursor, 0, 0, None
+        log.recorded, log.unrecorded, log.sent, log.new_gap = through, 0, 0, None
         return event
 
     def _notify(self, events: Sequence[ReplayReached]) -> None:

@@ -256,9 +256,16 @@ class Replays:
             replay.record_cursor()
         self._node.kernel.wake()
 
-    def is_near(self, first: int) -> bool:
-        """Return whether a replay has few records left to read before one of the node's log."""
-        return any(0 < first - replay.own.next_sequence <= STILL_LIVE for replay in self._placed)
+    def left_before(self, first: int) -> int:
+        """Return how many positions of the node's log replays have to read before a record.
+
+        Those that have more than a few records left do not count.
+        """
+        left = 0
+        for replay in self._placed:
+            if replay.goes_on and 0 < first - replay.own.next_sequence <= STILL_LIVE:
+                left += position(first, 0) - 1 - (replay.own.cursor or 0)
+        return left
 
     @contextmanager
     def held_before(self, first: int) -> Iterator[None]:

@@ -236,6 +236,9 @@ def select(
             continue
         if record.time_ms >= rules.before_ms:
             break
+        if record.lost and (rules.until is None or begins <= rules.until):
+            step.lost, step.interrupted = record.lost, True
+            break
         if record.time_ms >= rules.start_ms:
             rules.start_ms = 0
         else:
@@ -246,9 +249,6 @@ def select(
             rules.until is not None and begins > rules.until
         ):
             step.ended = True
-            break
-        if record.lost:
-            step.lost, step.interrupted = record.lost, True
             break
         for publications in record.publications:
             positions = publications.positions

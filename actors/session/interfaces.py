@@ -264,8 +264,8 @@ class ReplayDirectory(Protocol):
     def record_cursors(self) -> None:
         """Record the cursors of all replays: the log is about to be cut."""
 
-    def is_near(self, first: int) -> bool:
-        """Return whether a replay has few records left to read before one of the node's log."""
+    def left_before(self, first: int) -> int:
+        """Return how many positions of the node's log replays have to read before a record."""
 
     def held_before(self, first: int) -> AbstractContextManager[None]:
         """Send no message of the records before one: the log is about to be cut there."""

@@ -96,6 +96,8 @@ LONGEST = 10.0
 """Maximum duration of a connection in seconds."""
 _LONGEST_LINE = 4096
 """Maximum length of the request line and of each header."""
+_GRACE = 0.1
+"""Seconds for responses at the end; aiohttp waits without limit for 0."""
 _SLICE = 0.0005
 """Seconds of writing metrics before other tasks run."""
 _REFUSAL_EVERY = 60.0
@@ -141,7 +143,9 @@ class MonitorServer:
         """Close the sockets and all connections."""
         for server in self._servers:
             server.close()
-        await self._http.shutdown(0)
+        for handler in self._http.connections:
+            _cut(handler)
+        await self._http.shutdown(_GRACE)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         try:

@@ -1,6 +1,7 @@
 """Replays: nothing is missing or twice at the seam, over crashes, cuts and lost permissions."""
 
 import asyncio
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -646,6 +647,52 @@ def test_a_part_that_was_given_up_is_told(tmp_path: Path, indexed: bool) -> None
             behind = min(at for at in records_of if at > 159)
             gaps = {at: names.get("foldmq-gap") for at, names in zip(records_of, told, strict=True)}
             assert {at: gap for at, gap in gaps.items() if gap} == {behind: "150.0..159"}
+            check_log(world)
+
+    simulate(whole)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_a_replay_that_begins_or_ends_in_what_was_given_up(tmp_path: Path, qos: int) -> None:
+    """Records 30 to 39 are lost: what it says with messages, and in notices of its state."""
+
+    async def whole() -> None:
+        async with StoredWorld(tmp_path / "stored").running() as world:
+            await publish(world, await world.connect("s"), numbers(60), 1)
+            await world.crash()
+            records = dict(world.disk.stream.history)
+            before, within = (decode_record(at, records[at]).time_ms for at in (25, 34))
+            made = salvaged(tmp_path, records, range(30, 40), world.mark().read())
+            world.move(made)
+            world.mark().write(max(made), decode_record(max(made), made[max(made)]).link)
+            await world.start()
+            for name, start, first, told, notices in (
+                ("all", "all", 3, {40: "30.0..39"}, ["30.0..39"]),
+                ("until", "all..33", 3, {}, ["30.0..33"]),
+                ("from", f"@{within / 1000:.3f}", 40, {40: "30.0..39"}, ["30.0..39"]),
+                ("before", f"@{before / 1000:.3f}..36", 25, {}, ["30.0..36"]),
+                ("behind", "45", 46, {}, []),
+                ("last", "last", 60, {60: "30.0..39"}, []),
+            ):
+                client = Client5(world)
+                filters = ("$replay/state", 0), (f"$replay/{start}/t/#", qos)
+                client.send(p5.connect(name, clean=True), p5.subscribe(1, *filters))
+                await world.go(2)
+                gaps: dict[int, str] = {}
+                seen, states = [], []
+                for message in client.messages():
+                    if message.topic == "$replay/state":
+                        states.append(json.loads(message.payload).get("gap"))
+                        continue
+                    names = user(message)
+                    seen.append(int(names["foldmq-position"].partition(".")[0]))
+                    if "foldmq-gap" in names:
+                        gaps[seen[-1]] = names["foldmq-gap"]
+                assert seen[0] == first, name
+                assert gaps == told, name
+                assert [gap for gap in states if gap] == notices, name
+                client.drop()
+                await world.go(0.1)
             check_log(world)
 
     simulate(whole)
