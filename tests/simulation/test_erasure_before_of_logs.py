@@ -53,19 +53,21 @@ async def erase_before(world: SealedPartition, before_ms: int) -> None:
 def deaf(world: SealedPartition) -> Callable[[], None]:
     """Keep a log from taking others, for however long; call the result to let it."""
     exchange: Any = world.broker.exchange
-    held: list[tuple[Any, int]] = []
+    followers = [*exchange._followers.values()]
+    held: list[tuple[Any, str, tuple[Any, ...]]] = []
 
-    def ignore(follower: Any) -> Callable[..., None]:
-        return lambda sequence, _record=b"": held.append((follower, sequence))
+    def ignore(follower: Any, name: str) -> Callable[..., None]:
+        return lambda *told: held.append((follower, name, told))
 
-    for follower in exchange._followers.values():
-        follower.heard = ignore(follower)
+    for follower in followers:
+        for name in ("heard", "heard_push"):
+            setattr(follower, name, ignore(follower, name))
 
     def listen() -> None:
-        for follower in exchange._followers.values():
-            del follower.heard
-        for follower, sequence in held:
-            follower.heard(sequence)
+        for follower in followers:
+            del follower.heard, follower.heard_push
+        for follower, name, told in held:
+            getattr(follower, name)(*told)
 
     return listen
 
