@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from eventstore.log import shared_keys
-from eventstore.log.key_file import KEYS_AHEAD, KeyDamaged, KeyFileError, KeyReader
-from eventstore.log.shared_keys import SharedKeys, check_directory, watch_directory
+from eventstore.log.key_file import KEYS_AHEAD, KeyDamaged, KeyFileError, KeyReader, copy_keys
+from eventstore.log.shared_keys import SharedKeys, check_directory, open_keys, watch_directory
 
 
-def made(path: Path, epoch: int) -> SharedKeys:
-    keys = SharedKeys(path, "c1", epoch)
+def made(path: Path, node: str, epoch: int) -> SharedKeys:
+    keys = SharedKeys(path, node, epoch)
     keys.extend()
     return keys
 
@@ -22,7 +23,7 @@ def made(path: Path, epoch: int) -> SharedKeys:
 def test_each_leader_makes_keys_in_a_file_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     (tmp_path / "keys.erase-1").write_bytes(b"")
-    first, second = made(path, 1), made(path, 12)
+    first, second = made(path, "c1", 1), made(path, "c1", 12)
     one, twelve = 1_000_000_001, 12_000_000_001
     assert [each.name for each in sorted(tmp_path.iterdir())] == [
         "keys.e1",
@@ -43,7 +44,7 @@ def test_each_leader_makes_keys_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 def test_a_key_of_an_earlier_leader_is_erased_in_its_file(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    first, second = made(path, 1), made(path, 2)
+    first, second = made(path, "c1", 1), made(path, "c1", 2)
     numbers = [1_000_000_001, 1_000_000_003, 2_000_000_001, 3_000_000_001]
     gone = [second.key(number) for number in numbers[:3]]
     second.erase(numbers, 4)
@@ -60,7 +61,7 @@ def test_a_key_of_an_earlier_leader_is_erased_in_its_file(tmp_path: Path) -> Non
 
 def test_a_file_that_is_missing_or_of_another_cluster_is_said(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    made(path, 1).close()
+    made(path, "c1", 1).close()
     with pytest.raises(KeyFileError, match=r"keys\.e2: cannot be opened: No such file"):
         KeyReader(path, "c1").key(2_000_000_001)
     with pytest.raises(KeyDamaged, match="key 1000009999 is missing or damaged"):
@@ -72,12 +73,40 @@ def test_a_file_that_is_missing_or_of_another_cluster_is_said(tmp_path: Path) ->
     check_directory(path)
 
 
+def test_a_log_keeps_its_keys_when_it_moves_to_a_cluster_and_back(tmp_path: Path) -> None:
+    path = tmp_path / "7"  # also a number
+    single = open_keys(path, "n1", None)
+    single.extend()
+    single.close()
+    numbers = [1, 1_000_000_001, 3_000_000_001]
+    made(path, "n1", 1).close()
+    with (tmp_path / "7.e1").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(KeyFileError, match=r"7\.e1: another broker uses it"):
+            open_keys(path, "n1", None)
+        leader = made(path, "n1", 3)  # it waits for no lock
+    kept = [leader.key(number) for number in numbers]
+    assert None not in kept
+    leader.close()
+    back = open_keys(path, "n1", None)
+    assert [back.key(number) for number in numbers] == kept
+    assert back.end == numbers[-1] + KEYS_AHEAD
+    back.extend()
+    back.erase(numbers, 5)
+    assert [back.key(number) for number in numbers] == [None] * 3
+    back.close()
+    copy_keys(path, tmp_path / "copy", "n2")
+    copy = open_keys(tmp_path / "copy", "n2", None)
+    assert copy.key(3_000_000_001 + KEYS_AHEAD) is not None
+    assert [copy.erasure(number) for number in numbers] == [5, 5, 5]
+
+
 def test_a_directory_without_the_leaders_keys_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_keys, "_LOOK_EVERY", 0.0)
     epochs = iter([0, 1, 1, 2, 2, 2])
-    made(tmp_path / "keys", 1).close()
+    made(tmp_path / "keys", "c1", 1).close()
     with capture_logs() as lines:
         asyncio.run(watch_directory(tmp_path / "keys", lambda: next(epochs)))
     (line,) = lines
