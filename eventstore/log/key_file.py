@@ -16,6 +16,8 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from eventstore.errors import EventStoreError
 from eventstore.format.sealing import KEY_BYTES, content_cipher
 from eventstore.partitions import split_log_name
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cryptography.hazmat.primitives.ciphers import CipherContext
+
+_log = structlog.get_logger("foldmq")
 
 KEYS_AHEAD: Final = 1024
 """Keys by which the file grows: the event loop makes and syncs them in less than 10 ms."""
@@ -98,13 +102,21 @@ class KeyFile:
                 data = file.read()
         except OSError as error:
             raise self._error("cannot be read", error) from None
-        if not data:
+        if self._is_unfinished(data):
+            if data:
+                _log.warning("a file of keys was not finished", personal_key_file=str(self.path))
             self._write(0, self._head)
             self._sync_directory()
         elif data[:_HEAD_BYTES] != self._head:
             raise KeyFileError(f"personal_key_file = {self.path}: {_whose(data)}")
         whole = len(data[_HEAD_BYTES:]) // _SLOT.size * _SLOT.size
         return bytearray(data[_HEAD_BYTES : _HEAD_BYTES + whole])
+
+    def _is_unfinished(self, data: bytes) -> bool:
+        """Return whether a file is new, or a crash cut off its head: it never had keys."""
+        if len(data) > _HEAD_BYTES or data == self._head:
+            return False
+        return self._head.startswith(data.rstrip(b"\0"))
 
     @property
     def end(self) -> int:
@@ -314,8 +326,17 @@ def copy_keys(source: Path, target: Path, node: str) -> None:
 
     Raises KeyFileError; ``target`` must not exist.
     """
-    for epoch, file in files_of_epochs(source).items() or [(0, source)]:
+    files = files_of_epochs(source)
+    with_keys = [(epoch, file) for epoch, file in files.items() if _has_keys(file)]
+    for epoch, file in with_keys or [(0, source)]:
         _copy_file(file, file_of_epoch(target, epoch), node)
+
+
+def _has_keys(file: Path) -> bool:
+    try:
+        return file.stat().st_size > _HEAD_BYTES
+    except OSError as error:
+        raise KeyFileError(f"{file}: cannot be read: {error.strerror}") from None
 
 
 def _copy_file(source: Path, target: Path, node: str) -> None:

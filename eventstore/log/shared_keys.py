@@ -95,14 +95,21 @@ class SharedKeys:
         self._own.extend()
 
     def erase(self, numbers: Iterable[int], erasure: int) -> None:
-        """Destroy keys, on disk when this returns; it can be repeated."""
+        """Destroy keys, on disk when this returns; it can be repeated.
+
+        Nothing is destroyed if a file is missing: it may exist elsewhere, with its keys.
+        """
         by_epoch: dict[int, list[int]] = {}
         for number in numbers:
             by_epoch.setdefault(epoch_of(number), []).append(number)
+        for epoch in by_epoch:
+            if epoch not in self._files:
+                raise KeyFileError(
+                    f"personal_key_file = {file_of_epoch(self.path, epoch)}: is missing, so that "
+                    "its keys cannot be destroyed: restore it, and start again"
+                )
         for epoch, own in by_epoch.items():
-            file = self._files.get(epoch)
-            if file is not None:
-                file.erase(own, erasure)
+            self._files[epoch].erase(own, erasure)
 
     def close(self) -> None:
         """Close the files once no key is being destroyed, and forget the keys."""
