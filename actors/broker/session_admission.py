@@ -17,6 +17,7 @@ from actors.session.core import SessionCore
 from actors.session.node_context import NodeContext
 from actors.session.session_messages import ClientConnection, ConnectionAttached, ConnectRequest
 from eventstore.format.events import API_SESSION, ASSIGNED_ID, LOG_SESSION, NATS_SESSION
+from eventstore.format.name_entries import MARK
 from eventstore.partitions import partition_of
 from protocol.mqtt.message_properties import is_payload_format_broken
 from protocol.mqtt.packets import Connect, ConnectCode
@@ -80,7 +81,7 @@ class SessionAdmission:
         if _is_reserved(name) or _is_reserved(given):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
-        if not self._owns(name):
+        if not self._owns(given if name == MARK else name):  # a token will belong to this log
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "other_partition")
             return
         if self._admission.refuses_other_user(connection, name):

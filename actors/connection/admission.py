@@ -21,7 +21,7 @@ from actors.connection.core import ConnectionCore
 from actors.connection.listener import Listener, ListenerOptions
 from actors.connection.pseudonyms import name_in_log
 from actors.connection.socket_closer import SocketCloser
-from actors.limits.address_networks import network_of
+from actors.limits.address_networks import networks_of
 from actors.limits.broker_options import BrokerOptions
 from actors.limits.client_limits import ClientLimits
 from actors.limits.limit_options import Quota
@@ -368,7 +368,7 @@ class Admission:
         names, verdict = self._node.names, connection.identity
         if names is None or self._node.draining:  # then it is not admitted
             return True
-        parties: list[tuple[str, str]] = [("address", network_of(connection.host))]
+        parties = [("address", network) for network in networks_of(connection.host)]
         user = verdict.user if verdict is not None and not verdict.claimed else None
         if user is not None and kind == CLIENT:
             parties.append((USER, user))

@@ -330,13 +330,17 @@ class Erasure:
                 self._node.spawn_task(self._complete())
         return True
 
+    async def destroy_pending(self) -> None:
+        """Destroy the keys of an erasure that was recorded, if that is not done; as erase()."""
+        async with self._lock:
+            await self._destroy()
+
     async def _complete(self) -> None:
         """Destroy the keys of an erasure that was recorded."""
         node = self._node
         while not node.failed.done():
             try:
-                async with self._lock:
-                    await self._destroy()
+                await self.destroy_pending()
             except FoldmqError as error:
                 _log.warning("keys cannot be destroyed now", reason=str(error))
                 await asyncio.sleep(_RETRY)

@@ -13,6 +13,8 @@ import structlog
 
 from actors.inspection.inspector import Refused, text
 from actors.inspection.nameless_sessions import remove_nameless
+from actors.maintenance.recovery import until_durable
+from eventstore.format.node_events import LeaderProved
 from eventstore.log.key_file import file_of_log
 from eventstore.log.name_requests import (
     NameRequest,
@@ -65,7 +67,8 @@ class RequestedNames:
     async def carry_out(self) -> bool:
         """Erase the names that are asked for; return whether there were requests.
 
-        Sessions do not end yet. Raises KeyFileError, and what prevents the erasure.
+        Sessions do not end yet. Raises KeyFileError, and what prevents the erasure; the requests
+        are kept then, and the next call goes on.
         """
         node, keys = self._node, self._node.log.keys
         if keys is None or node.names is None or node.exchange is None:
@@ -84,9 +87,23 @@ class RequestedNames:
         for entry, by in entries.items():
             found = [(entry, key.number) for key in node.state.keys.of(entry)]
             await self._erasure.erase(found, by)
+        await self._erasure.destroy_pending()  # of an earlier call, after which no name is found
+        await self._prove_leadership()
         for request in requests:
             await in_thread(remove_request, request)
         return True
+
+    async def _prove_leadership(self) -> None:
+        """Return once a record shows that this node has all names; raises what prevents it.
+
+        A node of a cluster may have been replaced as the leader, and not know the newest names.
+        """
+        node = self._node
+        if node.state.epoch:
+            node.emit(LeaderProved(node.state.epoch))
+            await until_durable(node, node.journal.end)
+        if node.failed.done():
+            raise node.failed.result()
 
     async def watch(self) -> None:
         """Look for requests again and again: this broker may have begun just before one."""

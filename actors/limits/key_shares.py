@@ -1,9 +1,9 @@
-"""Shares of the keys for new names: nobody can use up all of them by making up names.
+"""Shares of the keys for new names: one party alone cannot use up all of them by making up names.
 
-A key of a name is used until the name is erased, and there are at most so many keys. So who logs in
-under ever new names must not leave nothing for others: a *party*, the network of an address or a
-verified user, uses at most a part of the free keys a day. What is left gets smaller and smaller,
-but never ends, and nor does the share of others.
+A key of a name is used until the name is erased, and there are at most so many keys. So a *party*,
+a network of an address or a verified user, uses at most a part of the free keys a day: what is left
+gets smaller and smaller, but never ends. An IPv6 address counts for its /64, /56 and /48. Many
+parties together, with users and networks of their own, can still use up all keys.
 """
 
 from __future__ import annotations

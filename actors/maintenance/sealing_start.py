@@ -13,7 +13,7 @@ from eventstore.format.event_parsing import UnreadableEvent
 from eventstore.format.name_entries import CLIENT, USER
 from eventstore.format.positions import sequence_of
 from eventstore.format.sealing import key_check
-from eventstore.log.key_file import KeyDamaged
+from eventstore.log.key_file import KeyDamaged, epoch_of, file_of_epoch
 
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
@@ -44,6 +44,12 @@ async def begin_sealing(node: NodeContext, *, continues: bool) -> None:
                 "the file with the keys"
             )
         return
+    newest = epoch_of(held.last)
+    if newest > epoch_of(keys.end):
+        raise KeyDamaged(
+            f"personal_key_file = {file_of_epoch(keys.path, newest)}: is missing: restore it from "
+            "its newest copy"
+        )
     damaged = 0
     for number, topic_keys in enumerate([*held.by_topic.values()], 1):
         damaged += sum(keys.is_damaged(key.number) for key in topic_keys.keys)

@@ -18,7 +18,7 @@ from eventstore.format.positions import to_runs
 from eventstore.format.sealing import SealedBytes, is_closed, key_check
 from eventstore.format.turn_events import TurnPublished
 from eventstore.format.turn_expansion import indices
-from eventstore.log.key_file import KeyFileError
+from eventstore.log.key_file import KeyFileError, epoch_of
 from protocol.mqtt.sparkplug import CERTIFICATES
 from protocol.mqtt.topics import matches
 
@@ -95,7 +95,8 @@ class ContentSealing:
 
         Otherwise keys that a lost end of the log used are left out.
         """
-        self._next = self._state().last + 1 if continues else self.keys.end
+        last, end = self._state().last, self.keys.end
+        self._next = last + 1 if continues and epoch_of(last) == epoch_of(end) else end
         self.store_ahead()
 
     def store_ahead(self, count: int = _AHEAD) -> None:

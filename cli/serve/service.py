@@ -74,8 +74,8 @@ from eventstore.datadir import DataDir
 from eventstore.errors import Fenced, StoreGone
 from eventstore.format.record_size import largest_packet
 from eventstore.format.records import FORMAT
-from eventstore.log.key_file import KeyFile, KeyReader
-from eventstore.log.shared_keys import SharedKeys, check_directory, watch_directory
+from eventstore.log.key_file import KeyReader
+from eventstore.log.shared_keys import check_directory, open_keys, watch_directory
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
 from protocol.errors import FoldmqError
@@ -383,10 +383,8 @@ class Service:
         path = self._settings.personal_key_file
         if path is None:
             return
-        if leadership is None:
-            store.log.keys = KeyFile(path, self._node)
-        else:
-            store.log.keys = SharedKeys(path, self._node, leadership.epoch)
+        epoch = leadership.epoch if leadership is not None else None
+        store.log.keys = open_keys(path, self._node, epoch)
         stack.callback(store.log.keys.close)
 
     def _pass_on(self, stack: contextlib.AsyncExitStack, member: ClusterMember, node: str) -> None:

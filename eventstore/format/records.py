@@ -70,6 +70,7 @@ from eventstore.format.sealing import (
     covered,
     first_sealed,
     parts_in,
+    parts_in_list,
     sealed_parts,
     to_columns,
 )
@@ -529,7 +530,8 @@ def _sealed_in(data: bytes, fields: dict[str, Any], size: int) -> dict[tuple[int
     if not (flags & _FORMAT_2 and flags & _SEALED):
         return {}
     parts = fields["sealed"]
-    return sealed_parts(parts_in(parts) if flags & _SALTED_COUNTER else parts, size)
+    read = parts_in if flags & _SALTED_COUNTER else parts_in_list
+    return sealed_parts(read(parts), size)
 
 
 def _of_sessions(raw_events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from eventstore.format.positions import MAX_INDEX, Run, count_runs, from_runs, to_runs
+from eventstore.format.positions import MAX_INDEX, Run, from_runs, to_runs
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
@@ -45,6 +45,7 @@ _CHECK: Final = b"foldmq-key-check"
 _EXPIRY_MARK: Final = b"\x02"
 _EXPIRY_BYTES: Final = 5
 _CIPHER_BLOCK: Final = 16
+_INTEGERS: Final = [int, int, int]
 _COUNTERS: Final = (1 << 8 * SALT_BYTES) - 1
 
 
@@ -153,18 +154,39 @@ def _column(numbers: Sequence[int]) -> list[Run] | int:
 def parts_in(columns: Any) -> Iterator[SealedPart]:
     """Yield the parts that :func:`to_columns` took; raises ValueError or TypeError."""
     begins, lengths, keys = columns
-    count = count_runs(begins)
+    count = _count(begins)
     if count > MAX_INDEX:
         raise ValueError("too many sealed parts")
     return zip(from_runs(begins), _spread(lengths, count), _spread(keys, count), strict=True)
 
 
 def _spread(column: Any, count: int) -> list[int]:
-    if isinstance(column, int):
+    if type(column) is int:
         return [column] * count
-    if count_runs(column) != count:
+    if _count(column) != count:
         raise ValueError("columns of different lengths")
     return from_runs(column)
+
+
+def _count(runs: Any) -> int:
+    """Return the number of integers in stored runs, each of which has at least one."""
+    count = 0
+    for run in runs:
+        if type(run) is int:
+            count += 1
+        elif list(map(type, run)) == _INTEGERS and run[1] > 0:
+            count += run[1]
+        else:
+            raise ValueError("a run of no integers")
+    return count
+
+
+def parts_in_list(parts: Any) -> Iterator[SealedPart]:
+    """Yield the parts that a record of the earlier layout has; raises ValueError or TypeError."""
+    for part in parts:
+        if list(map(type, part)) != _INTEGERS:
+            raise ValueError("a sealed part without integers")
+        yield part
 
 
 def sealed_parts(parts: Iterable[Any], size: int) -> dict[tuple[int, int], int]:

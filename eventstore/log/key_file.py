@@ -16,6 +16,8 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from eventstore.errors import EventStoreError
 from eventstore.format.sealing import KEY_BYTES, content_cipher
 from eventstore.partitions import split_log_name
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cryptography.hazmat.primitives.ciphers import CipherContext
+
+_log = structlog.get_logger("foldmq")
 
 KEYS_AHEAD: Final = 1024
 """Keys by which the file grows: the event loop makes and syncs them in less than 10 ms."""
@@ -58,13 +62,14 @@ class KeyFile:
     :meth:`erase` may be called in another thread, one call at a time.
     """
 
-    def __init__(self, path: Path, node: str, epoch: int = 0) -> None:
+    def __init__(self, path: Path, node: str, epoch: int = 0, *, is_shared: bool = False) -> None:
         """Open the file of a node, or make it.
 
-        ``epoch`` is that of the leader whose keys it has, in a cluster: then it is not locked.
+        ``epoch`` is that of the leader whose keys it has, in a cluster. ``is_shared``: the nodes
+        of a cluster use it, so that it is not locked.
         """
         self.path = path
-        self._epoch = epoch
+        self._is_shared = is_shared
         self._first = epoch * _KEYS_OF_EPOCH + 1
         self._erasing = threading.Lock()
         self._ciphers: dict[int, CipherContext] = {}
@@ -86,7 +91,7 @@ class KeyFile:
 
     def _load(self) -> bytearray:
         try:
-            if not self._epoch:
+            if not self._is_shared:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise KeyFileError(
@@ -97,13 +102,21 @@ class KeyFile:
                 data = file.read()
         except OSError as error:
             raise self._error("cannot be read", error) from None
-        if not data:
+        if self._is_unfinished(data):
+            if data:
+                _log.warning("a file of keys was not finished", personal_key_file=str(self.path))
             self._write(0, self._head)
             self._sync_directory()
         elif data[:_HEAD_BYTES] != self._head:
             raise KeyFileError(f"personal_key_file = {self.path}: {_whose(data)}")
         whole = len(data[_HEAD_BYTES:]) // _SLOT.size * _SLOT.size
         return bytearray(data[_HEAD_BYTES : _HEAD_BYTES + whole])
+
+    def _is_unfinished(self, data: bytes) -> bool:
+        """Return whether a file is new, or a crash cut off its head: it never had keys."""
+        if len(data) > _HEAD_BYTES or data == self._head:
+            return False
+        return self._head.startswith(data.rstrip(b"\0"))
 
     @property
     def end(self) -> int:
@@ -274,6 +287,26 @@ def file_of_epoch(path: Path, epoch: int) -> Path:
     return path.with_name(f"{path.name}.e{epoch}") if epoch else path
 
 
+def files_of_epochs(path: Path) -> dict[int, Path]:
+    """Return the files that exist, by epoch; ``path`` is that of the settings.
+
+    A log that moved between a single broker and a cluster has keys in files of both kinds. Raises
+    KeyFileError.
+    """
+    files: dict[int, Path] = {}
+    try:
+        for place in path.parent.iterdir():
+            name, _, number = place.name.rpartition(".e")
+            epoch = int(number) if name == path.name and number.isdecimal() else 0
+            if place.name == file_of_epoch(path, epoch).name:
+                files[epoch] = place
+    except FileNotFoundError:
+        pass  # whoever opens a file names the directory
+    except OSError as error:
+        raise KeyFileError(f"{path.parent}: cannot be read: {error.strerror}") from None
+    return files
+
+
 def file_of_process(path: Path, number: int) -> Path:
     """Return the key file of one of several processes; ``path`` is that of the settings."""
     return path.with_name(f"{path.name}-p{number}")
@@ -289,10 +322,24 @@ def file_of_log(path: Path, own: str, other: str) -> Path:
 
 
 def copy_keys(source: Path, target: Path, node: str) -> None:
-    """Copy the file of a node for another one, which has a copy of its log.
+    """Copy the files of a node for another one, which has a copy of its log.
 
     Raises KeyFileError; ``target`` must not exist.
     """
+    files = files_of_epochs(source)
+    with_keys = [(epoch, file) for epoch, file in files.items() if _has_keys(file)]
+    for epoch, file in with_keys or [(0, source)]:
+        _copy_file(file, file_of_epoch(target, epoch), node)
+
+
+def _has_keys(file: Path) -> bool:
+    try:
+        return file.stat().st_size > _HEAD_BYTES
+    except OSError as error:
+        raise KeyFileError(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _copy_file(source: Path, target: Path, node: str) -> None:
     try:
         data = source.read_bytes()
     except OSError as error:

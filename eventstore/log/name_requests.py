@@ -7,9 +7,11 @@ overwritten before its file is removed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _MARK: Final = ".erase-"
 _UNFINISHED: Final = ".new"
+_ABANDONED: Final = 60.0
+"""Seconds after which a request that is not finished is left over; writing one takes less."""
 _HASH: Final = b"foldmq-erase-1"
 
 
@@ -68,16 +72,24 @@ def store_request(request: NameRequest, key_file: Path) -> None:
         unfinished.rename(path)
         _sync(path.parent)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
         raise KeyFileError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def stored_requests(key_file: Path) -> list[NameRequest]:
-    """Return the requests for the log with this key file; raises KeyFileError."""
+    """Return the requests for the log with this key file; raises KeyFileError.
+
+    What a broker left that was killed while it wrote a request is removed.
+    """
     requests: list[NameRequest] = []
     prefix = f"{key_file.name}{_MARK}"
     try:
         for path in sorted(key_file.parent.iterdir()):
-            if not path.name.startswith(prefix) or path.name.endswith(_UNFINISHED):
+            if not path.name.startswith(prefix):
+                continue
+            if path.name.endswith(_UNFINISHED):
+                _remove_abandoned(path)
                 continue
             try:
                 fields = orjson.loads(path.read_bytes())
@@ -115,6 +127,12 @@ def _digest(kind: str, name: str, salt: str) -> str:
     text = f"{kind}/{name}".encode("utf-8", "surrogatepass")
     own = hashlib.blake2b(text, digest_size=32, person=_HASH, salt=bytes.fromhex(salt))
     return own.hexdigest()
+
+
+def _remove_abandoned(unfinished: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # it was finished meanwhile
+        if unfinished.stat().st_mtime < time.time() - _ABANDONED:
+            unfinished.unlink()
 
 
 def _sync(directory: Path) -> None:

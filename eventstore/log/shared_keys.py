@@ -1,4 +1,4 @@
-"""The keys of a log that the nodes of a cluster lead in turn, in a directory that they share.
+"""The keys of a log that the nodes of a cluster lead, or led, in a directory that they share.
 
 Each leader makes keys in a file of its own, which its epoch names, with numbers of its epoch: a
 leader that was replaced, and does not know yet, can only extend a file that nobody needs any more.
@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
-from eventstore.log.key_file import KeyFile, KeyFileError, epoch_of, file_of_epoch
+from eventstore.log.key_file import (
+    KeyFile,
+    KeyFileError,
+    epoch_of,
+    file_of_epoch,
+    files_of_epochs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,20 +37,20 @@ _LOOKS: Final = 3
 class SharedKeys:
     """The open files; as :class:`KeyFile`. Every method raises KeyFileError."""
 
-    def __init__(self, path: Path, node: str, epoch: int) -> None:
-        """Open the files of earlier leaders, and make that of an epoch; ``path`` is a setting."""
+    def __init__(self, path: Path, node: str, epoch: int, *, is_shared: bool = True) -> None:
+        """Open the files of all epochs, and make that of ``epoch``; ``path`` is a setting.
+
+        ``is_shared``: the nodes of a cluster use them; otherwise a single broker, to which a log
+        of a cluster was restored.
+        """
         self.path = path
-        self._own = KeyFile(file_of_epoch(path, epoch), node, epoch)
+        self._own = KeyFile(file_of_epoch(path, epoch), node, epoch, is_shared=is_shared)
         self._files = {epoch: self._own}
         try:
             # Only now: the directory has changed, so that a network file system lists it anew.
-            for place in path.parent.iterdir():
-                name, _, number = place.name.rpartition(".e")
-                if name == path.name and number.isdecimal() and int(number) not in self._files:
-                    self._files[int(number)] = KeyFile(place, node, int(number))
-        except OSError as error:
-            self.close()
-            raise KeyFileError(f"{path.parent}: cannot be read: {error.strerror}") from None
+            for number, place in files_of_epochs(path).items():
+                if number not in self._files:
+                    self._files[number] = KeyFile(place, node, number, is_shared=is_shared)
         except BaseException:
             self.close()
             raise
@@ -89,19 +95,37 @@ class SharedKeys:
         self._own.extend()
 
     def erase(self, numbers: Iterable[int], erasure: int) -> None:
-        """Destroy keys, on disk when this returns; it can be repeated."""
+        """Destroy keys, on disk when this returns; it can be repeated.
+
+        Nothing is destroyed if a file is missing: it may exist elsewhere, with its keys.
+        """
         by_epoch: dict[int, list[int]] = {}
         for number in numbers:
             by_epoch.setdefault(epoch_of(number), []).append(number)
+        for epoch in by_epoch:
+            if epoch not in self._files:
+                raise KeyFileError(
+                    f"personal_key_file = {file_of_epoch(self.path, epoch)}: is missing, so that "
+                    "its keys cannot be destroyed: restore it, and start again"
+                )
         for epoch, own in by_epoch.items():
-            file = self._files.get(epoch)
-            if file is not None:
-                file.erase(own, erasure)
+            self._files[epoch].erase(own, erasure)
 
     def close(self) -> None:
         """Close the files once no key is being destroyed, and forget the keys."""
         for file in self._files.values():
             file.close()
+
+
+def open_keys(path: Path, node: str, epoch: int | None) -> Keys:
+    """Open the keys of the log of a node; ``path`` is a setting. Raises KeyFileError.
+
+    ``epoch`` is that of this leader; None: a single broker, which goes on with the newest file.
+    """
+    if epoch is not None:
+        return SharedKeys(path, node, epoch)
+    newest = max(files_of_epochs(path), default=0)
+    return SharedKeys(path, node, newest, is_shared=False) if newest else KeyFile(path, node)
 
 
 Keys: TypeAlias = KeyFile | SharedKeys

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import forkserver
-from harness.broker import BrokerFailedError, environment
+from harness.broker import Broker, BrokerFailedError, environment
 from harness.fixtures import Clients
 from harness.foldcluster import ClusterNode, Nodes
 from harness.nats import ACCESS, PASSWORD, USER, Nats
@@ -139,6 +139,30 @@ def test_a_cluster_erases(
         "erase", "--check", ERASED[1], "--in", str(tmp_path / "backup"), *at(nats), code=74
     )
     assert "found nowhere that was searched" in checked.out
+    goes_on_alone(tmp_path / "alone", tmp_path / "backup", shared / "keys")
+
+
+def goes_on_alone(place: Path, backup: Path, keys: Path) -> None:
+    """Check a single broker with a cluster's log, and with a copy of the keys as another node."""
+    copied = keys.with_name("copied")
+    files = ("--personal-key-file", str(keys), "--new-personal-key-file", str(copied))
+    for path, more in ((keys, ()), (copied, ("--new-node", *files))):
+        folder = place / path.name
+        folder.mkdir(parents=True)
+        own = ["--personal-topics", "home/+/#", "--personal-clients", "phone-*"]
+        own += ["--personal-users", "änna*", "--personal-key-file", str(path)]
+        alone = Broker(folder, args=own, forked=True)
+        run("restore", str(backup), "--data-dir", str(alone.data_dir), *more)
+        for _ in range(2):
+            with alone:
+                there = ("--data-dir", str(alone.data_dir))
+                assert KEPT in run("retained", "get", "home/bob/kept", *there).out
+                with contextlib.closing(Clients("127.0.0.1", alone.port)) as clients:
+                    writer = clients.connect(ALICE)
+                    writer.publish(f"{TOPICS}/kept", ERASED[0].encode(), 1, retain=True)
+                    writer.receive_all()
+                assert ERASED[0] in run("retained", "get", f"{TOPICS}/kept", *there).out
+                assert "erased" in run("erase", "--topic", "home/alice/#", "--yes", *there).out
 
 
 def test_a_node_that_does_not_share_the_keys_says_so(

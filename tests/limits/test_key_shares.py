@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from actors.limits import key_shares
+from actors.limits.address_networks import networks_of
 from actors.limits.key_shares import KeyShares
 
 DAY = 86_400.0
@@ -39,6 +40,29 @@ def test_a_key_counts_for_all_parties_or_for_none() -> None:
     assert used(shares, "user", 10, 0.0) == 1
     assert not shares.take(["address", "user"], 10, 0.0)
     assert shares.take(["address"], 10, 0.0)
+
+
+@pytest.mark.parametrize(
+    "host", ["2001:db8:0:{:x}::1", "2001:db8:0:{:x}ff::1", "2001:db8:0:ff{:02x}:7::1"]
+)
+def test_networks_of_one_customer_share(host: str) -> None:
+    shares, free = KeyShares(), 10_000
+    for network in range(256):
+        networks = networks_of(host.format(network))
+        while shares.take(networks, free, 0.0):
+            free -= 1
+    assert free >= 9000
+
+
+def test_an_address_is_in_these_networks() -> None:
+    assert networks_of("2001:db8:1:2345:6::7%eth0") == [
+        "2001:db8:1:2345::/64",
+        "2001:db8:1:2300::/56",
+        "2001:db8:1::/48",
+    ]
+    assert networks_of("2001:db9::1")[2] != networks_of("2001:db8::1")[2]
+    for host, network in (("192.0.2.1", "192.0.2.1"), ("::ffff:192.0.2.1", "192.0.2.1"), ("", "")):
+        assert networks_of(host) == [network]
 
 
 def test_a_small_rest_is_shared_as_well() -> None:

@@ -15,12 +15,13 @@ from harness.packets import Publish
 
 from actors.inspection import erasure
 from actors.inspection.inspector import Refused
+from actors.maintenance.sealing_start import begin_sealing
 from cluster.standby import Leadership
 from eventstore.format.erasure_events import Erased, ErasureRequested
 from eventstore.format.name_entries import CLIENT
 from eventstore.log.key_file import KeyDamaged, KeyFileError, KeyReader
 from eventstore.log.message_store import messages_of
-from eventstore.log.shared_keys import SharedKeys
+from eventstore.log.shared_keys import SharedKeys, open_keys
 from simulation.inspection import change
 from simulation.loop import simulate
 from simulation.network import SimClient
@@ -303,5 +304,29 @@ def test_what_is_not_erased_is_readable_through_all_takeovers(seed: int) -> None
         assert world.readable() >= {*kept.values()}
         fresh = await world.connect("fresh", filters=[("home/#", 1)])
         assert {*kept.values()} == {*await received(fresh, world)}
+
+    in_sealed_nodes(scenario)
+
+
+def test_a_single_broker_goes_on_with_the_log_of_a_cluster() -> None:
+    async def scenario(world: SealedNodes) -> None:
+        await publish(world, (ALICE, SECRET))
+        assert world.serving is not None
+        node = world.serving.broker.node
+        shared, number = node.log.keys, node.state.keys.number_of(ALICE)
+        for continues in (True, False):
+            node.log.keys = open_keys(world.path, world.options.node, None)
+            try:
+                await begin_sealing(node, continues=continues)
+                assert node.sealing is not None
+                assert node.log.keys.key(number) is not None
+            finally:
+                node.log.keys.close()
+        (file,) = world.files
+        file.rename(file.with_suffix(".away"))
+        node.log.keys = open_keys(world.path, world.options.node, None)
+        with pytest.raises(KeyDamaged, match=r"keys\.e\d+: is missing: restore it"):
+            await begin_sealing(node, continues=True)
+        node.log.keys = shared
 
     in_sealed_nodes(scenario)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from harness import packets as p
@@ -14,15 +18,29 @@ from eventstore.errors import EventStoreError
 from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKeyed
 from eventstore.format.events import SessionOpened
 from eventstore.format.name_entries import CLIENT, USER, is_token
-from eventstore.log.key_file import KeyFileError
-from eventstore.log.name_requests import stored_requests
+from eventstore.format.node_events import LeaderProved
+from eventstore.log.key_file import KeyFile, KeyFileError
+from eventstore.log.name_requests import NameRequest, store_request, stored_requests
 from eventstore.partitions import partition_of
+from protocol.errors import FoldmqError
 from simulation.inspection import ask, change
 from simulation.network import SimClient
 from simulation.partitions import name_in
 from simulation.sealed_disk import without_threads
-from simulation.test_erasure_of_logs import Scenario, SealedPartition, in_two_logs
+from simulation.test_erasure_of_logs import (
+    ALICE,
+    SECRET,
+    Scenario,
+    SealedPartition,
+    away,
+    in_two_logs,
+    publish,
+    received,
+)
 from simulation.test_personal_names import ANNA, forms
+
+if TYPE_CHECKING:
+    from actors.session.node_context import NodeContext
 
 __all__ = ["without_threads"]
 
@@ -160,6 +178,67 @@ def test_a_broker_that_had_just_begun_is_told_too() -> None:
         assert stored_requests(there.path) == []
 
     in_two_named_logs(scenario)
+
+
+def test_an_error_of_the_disk_loses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = 4
+    erase_keys = KeyFile.erase
+
+    def failing(self: KeyFile, numbers: Iterable[int], erasure: int) -> None:
+        nonlocal errors
+        errors -= 1
+        if errors >= 0:
+            raise KeyFileError("no space left")
+        erase_keys(self, numbers, erasure)
+
+    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
+        reader = await away(there)
+        await publish(here, (ALICE, SECRET))
+        await there.go(2)
+        client = await enter(there, phone(there))
+        await erase(here, USER, ANNA, logs=[there.name])
+        monkeypatch.setattr(KeyFile, "erase", failing)
+        await there.go(12)
+        assert 0 < errors < 4
+        assert len(stored_requests(there.path)) == 1
+        await there.go(30)
+        (request,) = there.events(ErasureRequested)
+        assert [event.erasure for event in there.events(Erased)] == [request.erasure]
+        assert there.keys.key(request.keys[0]) is None
+        assert stored_requests(there.path) == []
+        assert not client.open
+        await change(here, "erase", filter="home/#")
+        await there.go(2)
+        assert SECRET not in there.readable()
+        assert await received(there, reader) == []
+
+    in_two_named_logs(scenario)
+
+
+def test_a_leader_that_was_replaced_keeps_the_requests(tmp_path: Path) -> None:
+    """It may not know the newest names: only a record of its own shows that it leads."""
+
+    async def carry_out() -> None:
+        proofs: list[object] = []
+        key_file = tmp_path / "keys-p1"
+        store_request(NameRequest.of(USER, ANNA, "ann"), key_file)
+        failed = asyncio.get_running_loop().create_future()
+        node = SimpleNamespace(
+            log=SimpleNamespace(keys=SimpleNamespace(path=key_file)),
+            names=SimpleNamespace(entries=list),
+            state=SimpleNamespace(epoch=3, keys=SimpleNamespace(pending=[])),
+            journal=SimpleNamespace(end=2, durable=1),
+            kernel=SimpleNamespace(wake=lambda: failed.set_result(FoldmqError("replaced"))),
+            exchange=True,
+            emit=proofs.append,
+            failed=failed,
+        )
+        with pytest.raises(FoldmqError, match="replaced"):
+            await erasure.Erasure(cast("NodeContext", node)).requested.carry_out()
+        assert proofs == [LeaderProved(3)]
+        assert len(stored_requests(key_file)) == 1
+
+    asyncio.run(carry_out())
 
 
 STEPS = 12

@@ -21,6 +21,7 @@ from eventstore.format.sealing import (
     key_check,
     new_salt,
     parts_in,
+    parts_in_list,
     sealed_parts,
 )
 from eventstore.log.journal import Journal
@@ -286,11 +287,27 @@ def test_a_part_outside_the_payload_area_or_the_order_is_refused() -> None:
         [[0, 1], [1], 1],
         [[0], 1],
         [0, 1, 1],
+        [[[0, 1000, 1], [0, -999, 1]], 1, 1],
+        [[[0, 1 << 40, 1], [0, 1 - (1 << 40), 1]], 1, 1],
+        [[0], [[0, 1 << 40, 1], [0, 1 - (1 << 40), 1]], 1],
+        [[[0, 0, 1], 0], 1, 1],
+        [[[0, 1.0, 1]], 1, 1],
+        [[0.0], 1, 1],
+        [[0], 1, 1.5],
+        [[0], 1, [1.5]],
+        [[0], 1, True],
     ],
 )
 def test_wrong_columns_of_sealed_parts_are_refused(columns: Any) -> None:
     with pytest.raises((ValueError, TypeError)):
         sealed_parts(parts_in(columns), 1 << 20)
+
+
+def test_a_list_of_parts_has_integers() -> None:
+    assert list(parts_in_list([[0, 5, 1]])) == [[0, 5, 1]]
+    for part in ([0, 5, 1.5], [0.0, 5, 1], [0, 5], [0, True, 1], 5):
+        with pytest.raises((ValueError, TypeError)):
+            list(parts_in_list([part]))
 
 
 def test_a_record_with_a_wrong_part_is_corrupt() -> None:
