@@ -19,7 +19,7 @@ from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
 from actors.exchange.skipped_records import RecordPushes, Skipped
 from actors.exchange.taken_erasures import TakenErasures
 from actors.exchange.taken_messages import Taken, TakenClearing, TakenErasure, TakenMessages
-from actors.exchange.unwanted_topics import UnwantedTopics, read_report
+from actors.exchange.unwanted_topics import SILENCE, UnwantedTopics, read_report
 from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
@@ -149,6 +149,8 @@ class LogExchange(LoopActor):
         """Passes on the records of this log; None until it has begun."""
         self.unwanted = UnwantedTopics(node, tuple(self._followers), link.report_topics)
         """The topics with which other logs need not wake this one."""
+        self._reported_at: dict[str, float] = {}
+        """Monotonic time at which each log reported topics last, if that is not too long ago."""
         self._versions = RetainedVersions()
         self._complete: dict[str, int] = {}
         """The last record of each log up to which all turns were taken."""
@@ -267,6 +269,8 @@ class LogExchange(LoopActor):
         except ValueError as error:
             _log.warning("a report of another broker cannot be read", reason=str(error))
             return
+        self._reported_at[log] = self._node.clock.monotonic()
+        self._pushes.deaf.discard(log)
         unwanted = self._pushes.unwanted[log]
         if report is None:
             unwanted.clear()
@@ -305,8 +309,12 @@ class LogExchange(LoopActor):
         }
 
     def _mark(self) -> None:
-        """Note the last record of each log that has taken the one noted before."""
+        """Note the last record of each log that has taken the one noted before, and the silent."""
         now = self._node.clock.monotonic()
+        for name, at in [*self._reported_at.items()]:
+            if now > at + SILENCE and self._pushes is not None:
+                del self._reported_at[name]
+                self._pushes.deafen(name)
         for name, follower in self._followers.items():
             if self.last_taken(name) >= self._marks.get(name, (0, 0.0))[0]:
                 self._marks[name] = max(follower.announced, self.last_taken(name)), now

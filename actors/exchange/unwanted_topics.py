@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -16,6 +16,10 @@ _PAUSE = 0.1
 """Seconds for which unwanted topics are collected before they are reported."""
 _SOON = 0.002
 """Seconds for which new subscriptions are collected before their topics are reported."""
+_REPEATED = 4.0
+"""Seconds between two reports, even if there is nothing to report."""
+SILENCE: Final = 10.0
+"""Seconds without a report after which a broker is of an earlier version, without reports."""
 _LOOKED_UP = 256
 """Number of topics that are looked up for new subscriptions; with more, all count as wanted."""
 
@@ -43,6 +47,13 @@ class UnwantedTopics:
         """Make the other logs forget what an earlier run of this broker has reported."""
         for name in self._topics:
             self._want_all(name)
+        self._node.timers.after(_REPEATED, self._repeat)
+
+    def _repeat(self) -> None:
+        """Let the other logs know that this one still reports topics."""
+        self._node.timers.after(_REPEATED, self._repeat)
+        for name in self._topics:
+            self._send(name, orjson.dumps(([], [])))
 
     def add(self, name: str, topics: Iterable[bytes]) -> None:
         """Record topics of a log to which no subscription matches."""

@@ -120,6 +120,57 @@ def _payloads(reader: Any) -> list[bytes]:
     return [packet.payload for packet in reader.take() if isinstance(packet, p.Publish)]
 
 
+def _hide_from(world: PartitionWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a broker be of an earlier version, without reports of topics and what follows them."""
+    deliver, send = SimExchangeLink._deliver, SimExchangeLink._send
+
+    def as_before(other: PartitionWorld, what: str, content: tuple[Any, ...]) -> None:
+        if other is not world or what not in ("pushed", "reported_topics"):
+            deliver(other, what, content)
+
+    def silent(self: SimExchangeLink, what: str, *content: Any, to: str = "") -> None:
+        if self._world is not world or what not in ("pushed", "reported_topics"):
+            send(self, what, *content, to=to)
+
+    monkeypatch.setattr(SimExchangeLink, "_deliver", staticmethod(as_before))
+    monkeypatch.setattr(SimExchangeLink, "_send", silent)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_broker_of_an_earlier_version_hears_of_all_records_at_once(
+    later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a newer one, which had reported topics, led its log before."""
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        if not later:
+            await there.crash()
+            await here.crash()
+            _hide_from(there, monkeypatch)
+            await here.start()
+            await there.start()
+        local = await here.connect(name_in(worlds, 0, "local"), filters=[("a", 1)])
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        await here.go(6)
+        if later:
+            _hide_from(there, monkeypatch)
+            await here.go(12)
+        payloads = []
+        for number in range(30):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 1))
+            for _ in range(5):
+                await here.go(0.02)
+                for packet in local.take():
+                    if isinstance(packet, p.Publish):  # a record without messages
+                        local.send(p.puback(packet.packet_id))
+            payloads += _payloads(reader)
+            assert payloads == [b"%d" % each for each in range(number + 1)]
+
+    two(scenario)
+
+
 def test_a_retained_message_is_taken_at_once_although_nobody_wants_its_topic() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds = [here, there]
