@@ -147,7 +147,9 @@ class LogExchange(LoopActor):
         self._positions = FollowedPositions(node, tuple(self._followers))
         self._pushes: RecordPushes | None = None
         """Passes on the records of this log; None until it has begun."""
-        self.unwanted = UnwantedTopics(node, tuple(self._followers), link.report_topics)
+        self.unwanted = UnwantedTopics(
+            node, tuple(self._followers), link.report_topics, link.largest
+        )
         """The topics with which other logs need not wake this one."""
         self._reported_at: dict[str, float] = {}
         """Monotonic time at which each log reported topics last, if that is not too long ago."""
@@ -272,13 +274,15 @@ class LogExchange(LoopActor):
         self._reported_at[log] = self._node.clock.monotonic()
         self._pushes.deaf.discard(log)
         unwanted = self._pushes.unwanted[log]
-        if report is None:
+        if report.wanted is None:
             unwanted.clear()
         else:
-            unwanted.difference_update(report[0])
-            unwanted.update(report[1])
-        if report is None or report[0]:
+            unwanted.difference_update(report.wanted)
+        unwanted.update(report.unwanted)
+        if report.wanted != []:
             self._pushes.flush()
+        if report.begun:
+            self.unwanted.begun(log)
 
     def _report(self, members: bytes) -> bool:
         """Report members of shared subscriptions, and what the others must take before."""

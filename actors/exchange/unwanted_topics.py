@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
@@ -20,6 +20,9 @@ _REPEATED = 4.0
 """Seconds between two reports, even if there is nothing to report."""
 SILENCE: Final = 10.0
 """Seconds without a report after which a broker is of an earlier version, without reports."""
+_ESCAPED = 6
+"""Maximum number of bytes of a byte in JSON."""
+_NOTHING = b"[[],[]]"
 _LOOKED_UP = 256
 """Number of topics that are looked up for new subscriptions; with more, all count as wanted."""
 
@@ -28,46 +31,70 @@ class UnwantedTopics:
     """Reports to each other log which of its messages wake this one in vain.
 
     Reports are hints: what is wrong in them, or lost, makes messages a tenth of a second late, or
-    wakes this broker in vain. ``send`` sends a report to a log.
+    wakes this broker in vain. ``send`` sends a report of at most ``largest`` bytes to a log.
     """
 
     def __init__(
-        self, node: NodeContext, logs: Sequence[str], send: Callable[[str, bytes], object]
+        self,
+        node: NodeContext,
+        logs: Sequence[str],
+        send: Callable[[str, bytes], object],
+        largest: int,
     ) -> None:
         self._node = node
+        self._largest = largest
         self._send = send
         self.all_wanted: Callable[[], bool] = _never
         """Returns whether all topics are wanted at present, by readers of the logs."""
         self._topics: dict[str, set[bytes]] = {name: set() for name in logs}
         """The unwanted topics of each log, reported or not."""
-        self._unsent: dict[str, list[bytes]] = {name: [] for name in logs}
+        self._unsent: dict[str, set[bytes]] = {name: set() for name in logs}
+        """Those of them that are reported next."""
+        self._recent: dict[str, set[bytes]] = {name: set() for name in logs}
+        """Those that were reported a short while ago; others that are sent are reported again, as
+        the report may be lost."""
+        self._begun: set[str] = set()
+        """The logs that have begun, and get a report even of nothing."""
         self._due = self._looks = False
 
     def begin(self) -> None:
-        """Make the other logs forget what an earlier run of this broker has reported."""
+        """Make the other logs forget what an earlier run of this broker has reported.
+
+        They report their unwanted topics anew, of which this run knows none.
+        """
         for name in self._topics:
-            self._want_all(name)
+            self._send(name, b"null")
         self._node.timers.after(_REPEATED, self._repeat)
 
     def _repeat(self) -> None:
         """Let the other logs know that this one still reports topics."""
         self._node.timers.after(_REPEATED, self._repeat)
-        for name in self._topics:
-            self._send(name, orjson.dumps(([], [])))
+        for name, recent in self._recent.items():
+            recent.clear()
+            self._send(name, _NOTHING)
+
+    def begun(self, name: str) -> None:
+        """Report all unwanted topics of a log anew: its broker has begun, and knows none."""
+        self._begun.add(name)
+        self._unsent[name] |= self._topics[name]
+        self._report_later()
 
     def add(self, name: str, topics: Iterable[bytes]) -> None:
         """Record topics of a log to which no subscription matches."""
         if self.all_wanted():
             return
-        known = self._topics[name]
-        new = [topic for topic in topics if topic not in known]
+        known, new = self._topics[name], set(topics) - self._recent[name]
         if not new:
             return
-        if len(known) + len(new) > _MAX:
+        known |= new
+        if len(known) > _MAX:
             self._want_all(name)
             return
-        known.update(new)
-        self._unsent[name] += new
+        self._recent[name] |= new
+        self._unsent[name] |= new
+        self._report_later()
+
+    def _report_later(self) -> None:
         if not self._due:
             self._due = True
             self._node.timers.after(_PAUSE, self._report)
@@ -75,11 +102,13 @@ class UnwantedTopics:
     def _report(self) -> None:
         self._due = False
         for name, topics in self._unsent.items():
-            known = self._topics[name]
-            left = [topic.decode() for topic in topics if topic in known]
+            for part in _parts(topics & self._topics[name], self._largest):
+                self._send(name, orjson.dumps(([], part)))
+                self._begun.discard(name)
             topics.clear()
-            if left:
-                self._send(name, orjson.dumps(([], left)))
+        for name in self._begun:
+            self._send(name, _NOTHING)
+        self._begun.clear()
 
     def subscribed(self) -> None:
         """Look soon which topics new subscriptions match."""
@@ -116,27 +145,53 @@ class UnwantedTopics:
     def _want(self, name: str, topics: Sequence[bytes]) -> None:
         if topics:
             self._topics[name].difference_update(topics)
-            self._send(name, orjson.dumps(([topic.decode() for topic in topics], [])))
+            self._recent[name].difference_update(topics)
+            for part in _parts(topics, self._largest):
+                self._send(name, orjson.dumps((part, [])))
 
     def _want_all(self, name: str) -> None:
-        self._topics[name].clear()
-        self._unsent[name].clear()
-        self._send(name, b"null")
+        for topics in (self._topics[name], self._unsent[name], self._recent[name]):
+            topics.clear()
+        self._send(name, b"[null,[]]")
 
 
-def read_report(data: bytes) -> tuple[list[bytes], list[bytes]] | None:
-    """Return the topics that a log wants and does not want; None: it wants all.
+class TopicReport(NamedTuple):
+    """What a log reports about the topics of another."""
 
-    Raises ValueError for anything else.
-    """
+    wanted: Sequence[bytes] | None
+    """None: all."""
+    unwanted: Sequence[bytes] = ()
+    begun: bool = False
+    """Whether its broker has begun, and was not reported any topics yet."""
+
+
+def read_report(data: bytes) -> TopicReport:
+    """Return a report; raises ValueError for anything else."""
     report = orjson.loads(data)
     if report is None:
-        return None
+        return TopicReport(None, begun=True)
     try:
         wanted, unwanted = report
-        return [topic.encode() for topic in wanted], [topic.encode() for topic in unwanted]
+        if wanted is not None:
+            wanted = [topic.encode() for topic in wanted]
+        return TopicReport(wanted, [topic.encode() for topic in unwanted])
     except (TypeError, AttributeError) as error:
         raise ValueError(str(error)) from None
+
+
+def _parts(topics: Iterable[bytes], most: int) -> Iterator[list[str]]:
+    """Yield topics in parts that have at most so many bytes as JSON."""
+    part: list[str] = []
+    size = len(_NOTHING)
+    for topic in topics:
+        more = _ESCAPED * len(topic) + 3
+        if part and size + more > most:
+            yield part
+            part, size = [], len(_NOTHING)
+        part.append(topic.decode())
+        size += more
+    if part:
+        yield part
 
 
 def _never() -> bool:

@@ -82,6 +82,38 @@ def test_messages_that_nobody_elsewhere_wants_wake_no_other_broker(
     two(scenario)
 
 
+@pytest.mark.parametrize("what", ["begun", "lost", "begun and lost"])
+def test_topics_are_reported_again_if_the_publishers_broker_does_not_know_them(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = count_messages(monkeypatch)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        here.lost = there.lost = float(what == "lost")
+        sender.send(p.publish("a", b"", 1, 1))
+        await here.go(6)
+        here.lost = there.lost = 0.0
+        if what != "lost":
+            there.lost = float(what != "begun")
+            await here.crash()
+            await here.start()
+            await here.go(2)
+            there.lost = 0.0
+            sender = await here.connect(name_in(worlds, 0))
+        await here.go(6)
+        for number in range(100):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 2))
+            await here.go(0.02)
+            if not number:
+                await here.go(1)
+                messages.clear()
+        assert len([each for each in messages if each.startswith(there.name)]) <= 30
+
+    two(scenario)
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_new_subscription_gets_what_its_log_did_not_want_before(
     lost: bool, monkeypatch: pytest.MonkeyPatch
