@@ -22,7 +22,6 @@ from actors.exchange.taken_messages import (
 )
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.records import GENESIS, Record, decode_record
-from eventstore.log.message_store import StoredMessages
 
 if TYPE_CHECKING:
     from eventstore.format.positions import Position
@@ -107,7 +106,7 @@ def _held(sequence: int, data: bytes) -> _HeldRecord | None:
                 topics.update(dict.fromkeys(effect.topics))
         elif isinstance(effect, Acknowledged):
             followed[effect.log] = effect.through
-        elif not isinstance(effect, StoredMessages):
+        else:  # QoS 2 messages, too, which others keep until they are released
             return None
     if _assigns(record):
         return None

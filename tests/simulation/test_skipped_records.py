@@ -152,6 +152,33 @@ def _payloads(reader: Any) -> list[bytes]:
     return [packet.payload for packet in reader.take() if isinstance(packet, p.Publish)]
 
 
+def test_messages_of_qos_2_are_not_read_again_when_they_are_released() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        sender = await here.connect(name_in(worlds, 0))
+        await here.go(6)
+        log = there._readers[-1]
+        read_some, reads = log.read_some, 0
+
+        async def counted(*args: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return await read_some(*args)
+
+        log.read_some = counted  # type: ignore[method-assign]
+        for number in range(20):
+            sender.send(p.publish("a", b"%d" % number, 2, number + 1))
+            await here.go(0.02)
+            sender.send(p.pubrel(number + 1))
+            await here.go(0.02)
+        await here.go(1)
+        assert _payloads(reader) == [b"%d" % number for number in range(20)]
+        assert not reads
+
+    two(scenario)
+
+
 def _hide_from(world: PartitionWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a broker be of an earlier version, without reports of topics and what follows them."""
     deliver, send = SimExchangeLink._deliver, SimExchangeLink._send
