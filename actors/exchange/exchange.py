@@ -277,8 +277,8 @@ class LogExchange(LoopActor):
         if report.wanted is None:
             unwanted.clear()
         else:
-            unwanted.difference_update(report.wanted)
-        unwanted.update(report.unwanted)
+            unwanted.remove(report.wanted)
+        unwanted.add(report.unwanted)
         if report.wanted != []:
             self._pushes.flush()
         if report.begun:

@@ -20,6 +20,7 @@ from actors.exchange.taken_messages import (
     TakenMessages,
     effects_in,
 )
+from actors.exchange.unwanted_topics import BoundedTopics
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.records import GENESIS, Record, decode_record
 
@@ -147,7 +148,7 @@ class RecordPushes:
         self._held_bytes = 0
         self._sent = dict.fromkeys(others, durable)
         """The last record that each other log was sent, or that it skips."""
-        self.unwanted: dict[str, set[bytes]] = {name: set() for name in self._sent}
+        self.unwanted = {name: BoundedTopics() for name in self._sent}
         """The topics to which no subscription of another log matches."""
         self.deaf = set(self._sent)
         """The logs that have reported no topics lately: with one, all records are announced.
@@ -171,7 +172,7 @@ class RecordPushes:
         self._held_bytes += sum(map(len, held.topics))
         topics = held.topics
         concerned = [
-            name for name, unwanted in self.unwanted.items() if not unwanted.issuperset(topics)
+            name for name, known in self.unwanted.items() if not known.topics.issuperset(topics)
         ]
         if len(concerned) == len(self._sent) and not self._behind(sequence - 1):
             self._announce(sequence, data)

@@ -10,8 +10,9 @@ import orjson
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
 
-_MAX = 16_384
-"""Maximum number of such topics for each log; with more, all count as wanted again."""
+_MAX, _MAX_BYTES = 16_384, 4 * 1024 * 1024
+"""Maximum number of such topics for each log, and their bytes; with more, all count as wanted
+again."""
 _PAUSE = 0.1
 """Seconds for which unwanted topics are collected before they are reported."""
 _SOON = 0.002
@@ -25,6 +26,37 @@ _ESCAPED = 6
 _NOTHING = b"[[],[]]"
 _LOOKED_UP = 256
 """Number of topics that are looked up for new subscriptions; with more, all count as wanted."""
+
+
+class BoundedTopics:
+    """A set of topics, which is emptied when there are too many."""
+
+    __slots__ = ("_bytes", "topics")
+
+    def __init__(self) -> None:
+        self.topics: set[bytes] = set()
+        self._bytes = 0
+
+    def add(self, topics: Iterable[bytes]) -> bool:
+        """Add topics; return False if there are too many, and all were dropped."""
+        new = set(topics) - self.topics
+        self.topics |= new
+        self._bytes += sum(map(len, new))
+        fits = len(self.topics) <= _MAX and self._bytes <= _MAX_BYTES
+        if not fits:
+            self.clear()
+        return fits
+
+    def remove(self, topics: Iterable[bytes]) -> None:
+        """Remove topics that are there."""
+        old = self.topics.intersection(topics)
+        self.topics -= old
+        self._bytes -= sum(map(len, old))
+
+    def clear(self) -> None:
+        """Remove all topics."""
+        self.topics.clear()
+        self._bytes = 0
 
 
 class UnwantedTopics:
@@ -46,15 +78,13 @@ class UnwantedTopics:
         self._send = send
         self.all_wanted: Callable[[], bool] = _never
         """Returns whether all topics are wanted at present, by readers of the logs."""
-        self._topics: dict[str, set[bytes]] = {name: set() for name in logs}
+        self._topics = {name: BoundedTopics() for name in logs}
         """The unwanted topics of each log, reported or not."""
         self._unsent: dict[str, set[bytes]] = {name: set() for name in logs}
         """Those of them that are reported next."""
         self._recent: dict[str, set[bytes]] = {name: set() for name in logs}
         """Those that were reported a short while ago; others that are sent are reported again, as
         the report may be lost."""
-        self._begun: set[str] = set()
-        """The logs that have begun, and get a report even of nothing."""
         self._due = self._looks = False
 
     def begin(self) -> None:
@@ -75,19 +105,18 @@ class UnwantedTopics:
 
     def begun(self, name: str) -> None:
         """Report all unwanted topics of a log anew: its broker has begun, and knows none."""
-        self._begun.add(name)
-        self._unsent[name] |= self._topics[name]
+        self._send(name, _NOTHING)
+        self._unsent[name] |= self._topics[name].topics
         self._report_later()
 
     def add(self, name: str, topics: Iterable[bytes]) -> None:
         """Record topics of a log to which no subscription matches."""
         if self.all_wanted():
             return
-        known, new = self._topics[name], set(topics) - self._recent[name]
+        new = set(topics) - self._recent[name]
         if not new:
             return
-        known |= new
-        if len(known) > _MAX:
+        if not self._topics[name].add(new):
             self._want_all(name)
             return
         self._recent[name] |= new
@@ -102,17 +131,13 @@ class UnwantedTopics:
     def _report(self) -> None:
         self._due = False
         for name, topics in self._unsent.items():
-            for part in _parts(topics & self._topics[name], self._largest):
+            for part in _parts(topics & self._topics[name].topics, self._largest):
                 self._send(name, orjson.dumps(([], part)))
-                self._begun.discard(name)
             topics.clear()
-        for name in self._begun:
-            self._send(name, _NOTHING)
-        self._begun.clear()
 
     def subscribed(self) -> None:
         """Look soon which topics new subscriptions match."""
-        if not self._looks and any(self._topics.values()):
+        if not self._looks and any(known.topics for known in self._topics.values()):
             self._looks = True
             self._node.timers.after(_SOON, self._look)
 
@@ -121,7 +146,7 @@ class UnwantedTopics:
         routes, index = self._node.router.routes, self._node.router.indexed
         for name, known in self._topics.items():
             # A new subscription drops the routes that it may change.
-            changed = [topic for topic in known if topic not in routes]
+            changed = [topic for topic in known.topics if topic not in routes]
             if len(changed) > _LOOKED_UP or self.all_wanted():
                 self._want_all(name)
                 continue
@@ -144,14 +169,15 @@ class UnwantedTopics:
 
     def _want(self, name: str, topics: Sequence[bytes]) -> None:
         if topics:
-            self._topics[name].difference_update(topics)
+            self._topics[name].remove(topics)
             self._recent[name].difference_update(topics)
             for part in _parts(topics, self._largest):
                 self._send(name, orjson.dumps((part, [])))
 
     def _want_all(self, name: str) -> None:
-        for topics in (self._topics[name], self._unsent[name], self._recent[name]):
-            topics.clear()
+        self._topics[name].clear()
+        self._unsent[name].clear()
+        self._recent[name].clear()
         self._send(name, b"[null,[]]")
 
 

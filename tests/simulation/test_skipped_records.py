@@ -152,6 +152,25 @@ def _payloads(reader: Any) -> list[bytes]:
     return [packet.payload for packet in reader.take() if isinstance(packet, p.Publish)]
 
 
+def test_long_topics_that_nobody_elsewhere_wants_need_bounded_memory() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        sender = await here.connect(name_in([here, there], 0))
+        pushes = _exchange(here)._pushes
+        assert pushes is not None
+        sets = [pushes.unwanted[there.name], _exchange(there).unwanted._topics[here.name]]
+        most = 0
+        for number in range(100):
+            sender.send(p.publish(f"{number}" + "x" * 60_000, b"", 1, number + 1))
+            await here.go(0.15)
+            kept = [sum(map(len, each.topics)) for each in sets]
+            assert max(kept) <= 4 << 20
+            assert kept == [each._bytes for each in sets]
+            most = max(most, *kept)
+        assert most > 2 << 20
+
+    two(scenario)
+
+
 def test_messages_of_qos_2_are_not_read_again_when_they_are_released() -> None:
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         worlds = [here, there]
