@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -416,14 +416,14 @@ class LogExchange(LoopActor):
         if log == self._node.options.node:
             self._positions.acknowledged(by, through)
 
-    def settle(self) -> None:
+    def settle(self, filters: Iterable[str]) -> None:
         """Record positions up to which nothing concerned this log.
 
-        Called in the turn of each new subscription, so that after a crash older messages are not
-        matched with it.
+        Called in the turn of new subscriptions, so that after a crash older messages are not
+        matched with them. ``filters`` are those that the client had not subscribed to.
         """
         self._positions.settle()
-        self.unwanted.subscribed()
+        self.unwanted.subscribed(filters)
 
     def on_receive(self, message: Any) -> None:
         """Record and route messages of other brokers."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
+from protocol.mqtt.shared_filters import split_share
+
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
 
@@ -25,7 +27,8 @@ _ESCAPED = 6
 """Maximum number of bytes of a byte in JSON."""
 _NOTHING = b"[[],[]]"
 _LOOKED_UP = 256
-"""Number of topics that are looked up for new subscriptions; with more, all count as wanted."""
+"""Number of topics of a log that are looked up for new subscriptions; with more, all count as
+wanted."""
 
 
 class BoundedTopics:
@@ -85,6 +88,7 @@ class UnwantedTopics:
         self._recent: dict[str, set[bytes]] = {name: set() for name in logs}
         """Those that were reported a short while ago; others that are sent are reported again, as
         the report may be lost."""
+        self._new_filters: set[str] = set()
         self._due = self._looks = False
 
     def begin(self) -> None:
@@ -135,22 +139,27 @@ class UnwantedTopics:
                 self._send(name, orjson.dumps(([], part)))
             topics.clear()
 
-    def subscribed(self) -> None:
+    def subscribed(self, filters: Iterable[str]) -> None:
         """Look soon which topics new subscriptions match."""
-        if not self._looks and any(known.topics for known in self._topics.values()):
+        if not any(known.topics for known in self._topics.values()):
+            return
+        self._new_filters.update(filters)
+        if not self._looks:
             self._looks = True
             self._node.timers.after(_SOON, self._look)
 
     def _look(self) -> None:
+        filters = {split_share(topic_filter)[1] for topic_filter in self._new_filters}
+        self._new_filters.clear()
         self._looks = False
-        routes, index = self._node.router.routes, self._node.router.indexed
+        with_wildcards = any("+" in each or "#" in each for each in filters)
+        alike, index = set(map(str.encode, filters)), self._node.router.indexed
         for name, known in self._topics.items():
-            # A new subscription drops the routes that it may change.
-            changed = [topic for topic in known.topics if topic not in routes]
-            if len(changed) > _LOOKED_UP or self.all_wanted():
+            topics = known.topics if with_wildcards else known.topics & alike
+            if len(topics) > _LOOKED_UP or self.all_wanted():
                 self._want_all(name)
-                continue
-            self._want(name, [topic for topic in changed if index(topic.decode())])
+            else:
+                self._want(name, [topic for topic in topics if index(topic.decode())])
 
     def wanted(self, name: str, topics: Sequence[bytes]) -> bool:
         """Return whether a subscription may match some topics of a log; if so, report them."""
