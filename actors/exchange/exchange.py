@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -19,7 +19,7 @@ from actors.exchange.qos0_exchange import Qos0Exchange, Qos0Messages
 from actors.exchange.skipped_records import RecordPushes, Skipped
 from actors.exchange.taken_erasures import TakenErasures
 from actors.exchange.taken_messages import Taken, TakenClearing, TakenErasure, TakenMessages
-from actors.exchange.unwanted_topics import UnwantedTopics, read_report
+from actors.exchange.unwanted_topics import SILENCE, UnwantedTopics, read_report
 from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
@@ -147,8 +147,12 @@ class LogExchange(LoopActor):
         self._positions = FollowedPositions(node, tuple(self._followers))
         self._pushes: RecordPushes | None = None
         """Passes on the records of this log; None until it has begun."""
-        self.unwanted = UnwantedTopics(node, tuple(self._followers), link.report_topics)
+        self.unwanted = UnwantedTopics(
+            node, tuple(self._followers), link.report_topics, link.largest
+        )
         """The topics with which other logs need not wake this one."""
+        self._reported_at: dict[str, float] = {}
+        """Monotonic time at which each log reported topics last, if that is not too long ago."""
         self._versions = RetainedVersions()
         self._complete: dict[str, int] = {}
         """The last record of each log up to which all turns were taken."""
@@ -267,14 +271,18 @@ class LogExchange(LoopActor):
         except ValueError as error:
             _log.warning("a report of another broker cannot be read", reason=str(error))
             return
+        self._reported_at[log] = self._node.clock.monotonic()
+        self._pushes.deaf.discard(log)
         unwanted = self._pushes.unwanted[log]
-        if report is None:
+        if report.wanted is None:
             unwanted.clear()
         else:
-            unwanted.difference_update(report[0])
-            unwanted.update(report[1])
-        if report is None or report[0]:
+            unwanted.remove(report.wanted)
+        unwanted.add(report.unwanted)
+        if report.wanted != []:
             self._pushes.flush()
+        if report.begun:
+            self.unwanted.begun(log)
 
     def _report(self, members: bytes) -> bool:
         """Report members of shared subscriptions, and what the others must take before."""
@@ -305,8 +313,12 @@ class LogExchange(LoopActor):
         }
 
     def _mark(self) -> None:
-        """Note the last record of each log that has taken the one noted before."""
+        """Note the last record of each log that has taken the one noted before, and the silent."""
         now = self._node.clock.monotonic()
+        for name, at in [*self._reported_at.items()]:
+            if now > at + SILENCE and self._pushes is not None:
+                del self._reported_at[name]
+                self._pushes.deafen(name)
         for name, follower in self._followers.items():
             if self.last_taken(name) >= self._marks.get(name, (0, 0.0))[0]:
                 self._marks[name] = max(follower.announced, self.last_taken(name)), now
@@ -404,14 +416,14 @@ class LogExchange(LoopActor):
         if log == self._node.options.node:
             self._positions.acknowledged(by, through)
 
-    def settle(self) -> None:
+    def settle(self, filters: Iterable[str]) -> None:
         """Record positions up to which nothing concerned this log.
 
-        Called in the turn of each new subscription, so that after a crash older messages are not
-        matched with it.
+        Called in the turn of new subscriptions, so that after a crash older messages are not
+        matched with them. ``filters`` are those that the client had not subscribed to.
         """
         self._positions.settle()
-        self.unwanted.subscribed()
+        self.unwanted.subscribed(filters)
 
     def on_receive(self, message: Any) -> None:
         """Record and route messages of other brokers."""

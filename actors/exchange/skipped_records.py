@@ -20,9 +20,9 @@ from actors.exchange.taken_messages import (
     TakenMessages,
     effects_in,
 )
+from actors.exchange.unwanted_topics import BoundedTopics
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.records import GENESIS, Record, decode_record
-from eventstore.log.message_store import StoredMessages
 
 if TYPE_CHECKING:
     from eventstore.format.positions import Position
@@ -107,7 +107,7 @@ def _held(sequence: int, data: bytes) -> _HeldRecord | None:
                 topics.update(dict.fromkeys(effect.topics))
         elif isinstance(effect, Acknowledged):
             followed[effect.log] = effect.through
-        elif not isinstance(effect, StoredMessages):
+        else:  # QoS 2 messages, too, which others keep until they are released
             return None
     if _assigns(record):
         return None
@@ -148,8 +148,11 @@ class RecordPushes:
         self._held_bytes = 0
         self._sent = dict.fromkeys(others, durable)
         """The last record that each other log was sent, or that it skips."""
-        self.unwanted: dict[str, set[bytes]] = {name: set() for name in self._sent}
+        self.unwanted = {name: BoundedTopics() for name in self._sent}
         """The topics to which no subscription of another log matches."""
+        self.deaf = set(self._sent)
+        """The logs that have reported no topics lately: with one, all records are announced.
+        Brokers of earlier versions report none, and do not hear what is sent to them alone."""
         self._last = durable
         self.at_once_through = 0
         """The last record that others wait for, whatever is in it."""
@@ -158,7 +161,9 @@ class RecordPushes:
         """Pass the next record on to those that it may concern."""
         sequence, size = record.sequence, record.size
         data = record.data if size <= PUSHED_MOST else b""
-        held = _held(sequence, data) if data and sequence > self.at_once_through else None
+        held = None
+        if data and not self.deaf and sequence > self.at_once_through:
+            held = _held(sequence, data)
         contiguous, self._last = sequence == self._last + 1, sequence
         if held is None or not contiguous:
             self._send_to_all(sequence, data)
@@ -167,7 +172,7 @@ class RecordPushes:
         self._held_bytes += sum(map(len, held.topics))
         topics = held.topics
         concerned = [
-            name for name, unwanted in self.unwanted.items() if not unwanted.issuperset(topics)
+            name for name, known in self.unwanted.items() if not known.topics.issuperset(topics)
         ]
         if len(concerned) == len(self._sent) and not self._behind(sequence - 1):
             self._announce(sequence, data)
@@ -181,6 +186,13 @@ class RecordPushes:
         elif self._held and not self._due:
             self._due = True
             self._after(HELD_SECONDS, self._flush_due)
+
+    def deafen(self, name: str) -> None:
+        """Announce all records from now on: a log reports no topics any more."""
+        self.deaf.add(name)
+        self.unwanted[name].clear()
+        self.flush()
+        self._announce(self._last, b"")
 
     def _flush_due(self) -> None:
         self._due = False
@@ -197,13 +209,9 @@ class RecordPushes:
         return [name for name, sent in self._sent.items() if sent < sequence]
 
     def _send_to_all(self, sequence: int, data: bytes) -> None:
-        if data and not self._behind(sequence - 1):
-            self._announce(sequence, data)
-        else:
-            for name in self._sent:
-                self._send(name, sequence, data)
-            if not data:
-                self._announce(sequence, data)
+        for name in self._behind(sequence - 1):
+            self._send(name, sequence, b"")
+        self._announce(sequence, data)
         self._sent = dict.fromkeys(self._sent, sequence)
         self._held.clear()
         self._held_bytes = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from actors.access.rules import TopicAcl
@@ -170,8 +170,8 @@ class MessageExchange(Protocol):
     def last_known(self, name: str) -> int:
         """Return the last record that another log is known to have; 0: that is not known yet."""
 
-    def settle(self) -> None:
-        """Record how far the other logs were taken; called in the turn of a new subscription."""
+    def settle(self, filters: Iterable[str]) -> None:
+        """Record how far the other logs were taken; called in the turn of new subscriptions."""
 
     def home_of(self, name: str) -> str:
         """Return the log that is the home of a shared subscription; empty: this one."""

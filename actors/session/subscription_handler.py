@@ -292,7 +292,7 @@ class SubscriptionHandler:
                 now = node.clock.monotonic()
                 node.limits.refused.add(reason, now, client=session.name, filters=count)
         if node.exchange is not None:
-            node.exchange.settle()
+            node.exchange.settle(name for name, each in grant.granted.items() if each.is_new)
         for event in grant.events:
             session.emit(event)
         self._open_replays(grant, opened)

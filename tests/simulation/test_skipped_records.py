@@ -82,6 +82,38 @@ def test_messages_that_nobody_elsewhere_wants_wake_no_other_broker(
     two(scenario)
 
 
+@pytest.mark.parametrize("what", ["begun", "lost", "begun and lost"])
+def test_topics_are_reported_again_if_the_publishers_broker_does_not_know_them(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = count_messages(monkeypatch)
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        sender = await here.connect(name_in(worlds, 0))
+        here.lost = there.lost = float(what == "lost")
+        sender.send(p.publish("a", b"", 1, 1))
+        await here.go(6)
+        here.lost = there.lost = 0.0
+        if what != "lost":
+            there.lost = float(what != "begun")
+            await here.crash()
+            await here.start()
+            await here.go(2)
+            there.lost = 0.0
+            sender = await here.connect(name_in(worlds, 0))
+        await here.go(6)
+        for number in range(100):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 2))
+            await here.go(0.02)
+            if not number:
+                await here.go(1)
+                messages.clear()
+        assert len([each for each in messages if each.startswith(there.name)]) <= 30
+
+    two(scenario)
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_new_subscription_gets_what_its_log_did_not_want_before(
     lost: bool, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +150,103 @@ def test_a_new_subscription_gets_what_its_log_did_not_want_before(
 
 def _payloads(reader: Any) -> list[bytes]:
     return [packet.payload for packet in reader.take() if isinstance(packet, p.Publish)]
+
+
+def test_long_topics_that_nobody_elsewhere_wants_need_bounded_memory() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        sender = await here.connect(name_in([here, there], 0))
+        pushes = _exchange(here)._pushes
+        assert pushes is not None
+        sets = [pushes.unwanted[there.name], _exchange(there).unwanted._topics[here.name]]
+        most = 0
+        for number in range(100):
+            sender.send(p.publish(f"{number}" + "x" * 60_000, b"", 1, number + 1))
+            await here.go(0.15)
+            kept = [sum(map(len, each.topics)) for each in sets]
+            assert max(kept) <= 4 << 20
+            assert kept == [each._bytes for each in sets]
+            most = max(most, *kept)
+        assert most > 2 << 20
+
+    two(scenario)
+
+
+def test_messages_of_qos_2_are_not_read_again_when_they_are_released() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        sender = await here.connect(name_in(worlds, 0))
+        await here.go(6)
+        log = there._readers[-1]
+        read_some, reads = log.read_some, 0
+
+        async def counted(*args: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return await read_some(*args)
+
+        log.read_some = counted  # type: ignore[method-assign]
+        for number in range(20):
+            sender.send(p.publish("a", b"%d" % number, 2, number + 1))
+            await here.go(0.02)
+            sender.send(p.pubrel(number + 1))
+            await here.go(0.02)
+        await here.go(1)
+        assert _payloads(reader) == [b"%d" % number for number in range(20)]
+        assert not reads
+
+    two(scenario)
+
+
+def _hide_from(world: PartitionWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a broker be of an earlier version, without reports of topics and what follows them."""
+    deliver, send = SimExchangeLink._deliver, SimExchangeLink._send
+
+    def as_before(other: PartitionWorld, what: str, content: tuple[Any, ...]) -> None:
+        if other is not world or what not in ("pushed", "reported_topics"):
+            deliver(other, what, content)
+
+    def silent(self: SimExchangeLink, what: str, *content: Any, to: str = "") -> None:
+        if self._world is not world or what not in ("pushed", "reported_topics"):
+            send(self, what, *content, to=to)
+
+    monkeypatch.setattr(SimExchangeLink, "_deliver", staticmethod(as_before))
+    monkeypatch.setattr(SimExchangeLink, "_send", silent)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_broker_of_an_earlier_version_hears_of_all_records_at_once(
+    later: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a newer one, which had reported topics, led its log before."""
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        if not later:
+            await there.crash()
+            await here.crash()
+            _hide_from(there, monkeypatch)
+            await here.start()
+            await there.start()
+        local = await here.connect(name_in(worlds, 0, "local"), filters=[("a", 1)])
+        sender = await here.connect(name_in(worlds, 0))
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        await here.go(6)
+        if later:
+            _hide_from(there, monkeypatch)
+            await here.go(12)
+        payloads = []
+        for number in range(30):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 1))
+            for _ in range(5):
+                await here.go(0.02)
+                for packet in local.take():
+                    if isinstance(packet, p.Publish):  # a record without messages
+                        local.send(p.puback(packet.packet_id))
+            payloads += _payloads(reader)
+            assert payloads == [b"%d" % each for each in range(number + 1)]
+
+    two(scenario)
 
 
 def test_a_retained_message_is_taken_at_once_although_nobody_wants_its_topic() -> None:
