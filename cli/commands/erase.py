@@ -104,10 +104,11 @@ async def erase_name(flags: SourceFlags, kind: str, name: str, manner: ChangeOpt
     async with open_brokers(flags) as brokers:
         _check_all(brokers)
         plans = await brokers.each(lambda broker: broker.ask("erasures.name", **scope))
-        if not brokers.several and plans[0][1]["logs"] > 1:
+        logs = plans[0][1].get("logs", 1)  # an earlier version says nothing of it
+        if not brokers.several and logs > 1:
             raise UsageError(
-                f"--{kind}: the broker has {plans[0][1]['logs']} logs, which all have names: give "
-                "--config or --data-dir"
+                f"--{kind}: the broker has {logs} logs, which all have names: give --config or "
+                "--data-dir"
             )
         known = [(broker, plan) for broker, plan in plans if plan["token"] is not None]
         away = [*brokers.absent]

@@ -61,7 +61,7 @@ class StorageFields(SettingsGroup):
     personal_key_file: ExpandedPath | None = Field(
         default=None,
         description="File with the keys of personal topics and names, outside the data directory; "
-        "made at the first start. In a cluster all nodes share its directory.",
+        "made at the first start. Several processes add -pN; a cluster shares its directory.",
     )
     personal_keep: Seconds = Field(
         default=0.0,
