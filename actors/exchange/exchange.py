@@ -69,8 +69,8 @@ class ExchangeLink(Protocol):
     def announce(self, log: str, sequence: int, record: bytes) -> None:
         """Notify the other brokers that a log is stored up to a record; it may be empty."""
 
-    def push(self, to: str, records: bytes) -> None:
-        """Send a message of ``actors.exchange.skipped_records`` to the broker of one log."""
+    def push(self, to: str, records: bytes) -> bool:
+        """Send a message of ``skipped_records`` to the broker of one log."""
 
     def report_topics(self, to: str, topics: bytes) -> None:
         """Report to the broker of a log which topics are wanted and which are not."""
@@ -197,7 +197,12 @@ class LogExchange(LoopActor):
             node.spawn_task(self._follow(follower, through, link))
         announce = partial(self._link.announce, node.options.node)
         pushes = RecordPushes(
-            self._followers, node.journal.durable, self._link.push, announce, node.timers.after
+            self._followers,
+            node.journal.durable,
+            self._link.push,
+            self._link.largest,
+            announce,
+            node.timers.after,
         )
         self._pushes, before = pushes, node.journal.on_durable
 

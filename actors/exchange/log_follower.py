@@ -52,6 +52,8 @@ _LOOKED_AT_ONCE = 256 * 1024
 """Bytes of records after which other work of the event loop comes first."""
 _PUSHED = 1024 * 1024
 """Bytes of records kept that the other broker has sent; later ones are read from the log."""
+_SKIPPED = 512
+"""Bytes for which skipped records count beside the topics of their messages."""
 _UNRELEASED = 16 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
 
@@ -134,10 +136,9 @@ class LogFollower:
             return
         if skipped is not None:
             self._keep(skipped.first, skipped.last, skipped)
-            self._reported(skipped.last)
         if record:
             self._keep(sequence, sequence, record)
-            self._reported(sequence)
+        self._reported(sequence)
 
     def _keep(self, first: int, last: int, pushed: bytes | Skipped) -> None:
         """Keep a record, or several that may be skipped, until they are taken."""
@@ -427,4 +428,4 @@ def _dated(record: Record, periods: Mapping[int, int]) -> list[StoredMessages]:
 
 def _size(pushed: bytes | Skipped) -> int:
     """Return the bytes for which something that was sent counts while it is kept."""
-    return sum(map(len, pushed.topics)) if isinstance(pushed, Skipped) else len(pushed)
+    return _SKIPPED + sum(map(len, pushed.topics)) if isinstance(pushed, Skipped) else len(pushed)

@@ -60,7 +60,10 @@ class Skipped(NamedTuple):
 
 
 def encode_push(skipped: Skipped | None, sequence: int, record: bytes) -> bytes:
-    """Return a message with skipped records and the record after them, which may be empty."""
+    """Return a message with skipped records and the record after them.
+
+    If that is empty, ``sequence`` is the last record that is stored.
+    """
     if skipped is None:
         return _HEAD.pack(0, 0, sequence, 0, False, GENESIS, GENESIS, 0) + record
     first, last, previous, link, topics, more, followed = skipped
@@ -126,19 +129,22 @@ def _assigns(record: Record) -> bool:
 class RecordPushes:
     """Passes the records of this log on, each when it is on disk.
 
-    ``push`` sends a message to one log, ``announce`` sequence and bytes of a record to all.
-    ``after`` calls a function after some seconds.
+    ``push`` sends a message of at most ``largest`` bytes to one log, and returns False if that
+    fails; ``announce`` sends sequence and bytes of a record to all. ``after`` calls a function
+    after some seconds.
     """
 
     def __init__(
         self,
         others: Iterable[str],
         durable: int,
-        push: Callable[[str, bytes], object],
+        push: Callable[[str, bytes], bool],
+        largest: int,
         announce: Callable[[int, bytes], object],
         after: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self._push = push
+        self._largest = largest
         self._announce = announce
         self._after = after
         self._due = False
@@ -181,18 +187,16 @@ class RecordPushes:
             for name in concerned:
                 self._send(name, sequence, data)
         self._forget()
-        if len(self._held) >= HELD_RECORDS or self._held_bytes > _BYTES:
+        if self._is_full():
             self.flush()
-        elif self._held and not self._due:
-            self._due = True
-            self._after(HELD_SECONDS, self._flush_due)
+        elif self._held:
+            self._flush_later()
 
     def deafen(self, name: str) -> None:
         """Announce all records from now on: a log reports no topics any more."""
         self.deaf.add(name)
         self.unwanted[name].clear()
-        self.flush()
-        self._announce(self._last, b"")
+        self._send_to_all(self._last, b"")
 
     def _flush_due(self) -> None:
         self._due = False
@@ -203,6 +207,18 @@ class RecordPushes:
         for name in self._behind(self._last):
             self._send(name, self._last + 1, b"")
         self._forget()
+        if self._is_full():
+            self._send_to_all(self._last, b"")
+        elif self._held:
+            self._flush_later()
+
+    def _flush_later(self) -> None:
+        if not self._due:
+            self._due = True
+            self._after(HELD_SECONDS, self._flush_due)
+
+    def _is_full(self) -> bool:
+        return len(self._held) >= HELD_RECORDS or self._held_bytes > _BYTES
 
     def _behind(self, sequence: int) -> list[str]:
         """Return the logs that were not sent all records up to one."""
@@ -217,11 +233,16 @@ class RecordPushes:
         self._held_bytes = 0
 
     def _send(self, name: str, sequence: int, data: bytes) -> None:
-        """Send a log a record, if it is there, and what it skips before it."""
-        skipped = self._skipped(name, sequence - 1)
-        if data or skipped is not None:
-            self._push(name, encode_push(skipped, sequence if data else 0, data))
-        self._sent[name] = sequence if data else sequence - 1
+        """Send a log a record, if it is there, and what it skips before it.
+
+        If that is too large, the log is only sent the position, and reads the records.
+        """
+        last = sequence if data else sequence - 1
+        message = encode_push(self._skipped(name, sequence - 1), last, data)
+        if len(message) > self._largest:
+            message = encode_push(None, last, b"")
+        if self._push(name, message):
+            self._sent[name] = last
 
     def _skipped(self, name: str, last: int) -> Skipped | None:
         """Return what a log skips up to a record; None: nothing."""

@@ -333,9 +333,9 @@ class NatsExchangeLink:
         else:
             self._client.publish_now(self._stored, b"%d" % sequence)
 
-    def push(self, to: str, records: bytes) -> None:
+    def push(self, to: str, records: bytes) -> bool:
         """Send records to the process of one log."""
-        self._client.publish_now(_EXCHANGE.format(self.name, f"to.{to}"), records)
+        return self._client.publish_now(_EXCHANGE.format(self.name, f"to.{to}"), records)
 
     def report_topics(self, to: str, topics: bytes) -> None:
         """Tell the process of a log which topics are wanted and which are not."""

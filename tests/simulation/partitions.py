@@ -31,10 +31,15 @@ class SimExchangeLink:
     def announce(self, log: str, sequence: int, record: bytes) -> None:
         self._send("heard", log, sequence, record)
 
-    def push(self, to: str, records: bytes) -> None:
+    def push(self, to: str, records: bytes) -> bool:
+        if len(records) > self.largest:
+            return False
         self._send("pushed", self._world.name, records, to=to)
+        return True
 
     def report_topics(self, to: str, topics: bytes) -> None:
+        if len(topics) > self.largest:
+            return
         self._send("reported_topics", self._world.name, topics, to=to)
 
     def pass_on(self, batch: bytes) -> bool:

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from actors.exchange import log_follower
 from actors.exchange.exchange import LogExchange
-from actors.exchange.skipped_records import HELD_SECONDS, Skipped, decode_push, encode_push
+from actors.exchange.skipped_records import (
+    HELD_RECORDS,
+    HELD_SECONDS,
+    Skipped,
+    decode_push,
+    encode_push,
+)
 from simulation.partitions import PartitionWorld, SimExchangeLink, name_in
 from simulation.two_logs import two
 
@@ -150,6 +156,60 @@ def test_a_new_subscription_gets_what_its_log_did_not_want_before(
 
 def _payloads(reader: Any) -> list[bytes]:
     return [packet.payload for packet in reader.take() if isinstance(packet, p.Publish)]
+
+
+def test_topics_of_skipped_records_that_do_not_fit_a_message_delay_nothing() -> None:
+    """In JSON these have six times their size."""
+
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        worlds = [here, there]
+        topics = ["\x01" * 9000 + str(number) for number in range(26)]
+        reader = await there.connect(name_in(worlds, 1), filters=[("a", 1)])
+        sender = await here.connect(name_in(worlds, 0))
+        for number, topic in enumerate(topics):
+            sender.send(p.publish(topic, b"", 1, number + 1))
+            await here.go(0.02)
+        await here.go(6)
+        for number, topic in enumerate(topics):
+            sender.send(p.publish(topic, b"", 1, number + 30))
+            await here.go(0.0015)
+        sender.send(p.publish("a", b"x", 1, 60))
+        await here.go(0.2)
+        assert _payloads(reader) == [b"x"]
+
+    two(scenario)
+
+
+@pytest.mark.parametrize("count", [3, HELD_RECORDS + 100])
+def test_what_could_not_be_sent_is_sent_later(count: int) -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        sender = await here.connect(name_in([here, there], 0))
+        sender.send(p.publish("a", b"", 1, 1))
+        await here.go(6)
+        pushes = _exchange(here)._pushes
+        assert pushes is not None
+        here._links[-1].largest = 0
+        for number in range(count):
+            sender.send(p.publish("a", b"%d" % number, 1, number + 2))
+            await here.go(0.005)
+            assert len(pushes._held) <= HELD_RECORDS
+        await here.go(0.2)
+        del here._links[-1].largest
+        await here.go(0.15)
+        assert _exchange(there).last_taken(here.name) == here.broker.node.journal.durable
+
+    two(scenario)
+
+
+def test_skipped_records_without_messages_need_bounded_memory() -> None:
+    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
+        follower, link = next(iter(_exchange(there)._followers.values())), bytes(32)
+        for number in range(100_000, 110_000):
+            skipped = Skipped(number, number, link, link, [], False, 0)
+            follower._keep(number, number, skipped)
+            assert len(follower._pushed) < 5000
+
+    two(scenario)
 
 
 def test_long_topics_that_nobody_elsewhere_wants_need_bounded_memory() -> None:
