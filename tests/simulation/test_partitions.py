@@ -237,7 +237,7 @@ def test_a_log_that_stays_quiet_is_announced_less_often() -> None:
         await here.go(20)
         heard.clear()
         await here.go(20)
-        assert len(heard) == 10
+        assert len(heard) == 5
         assert set(heard) == {(here.name, here.broker.node.journal.durable)}
 
     two(scenario)
