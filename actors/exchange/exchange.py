@@ -278,15 +278,15 @@ class LogExchange(LoopActor):
             return
         self._reported_at[log] = self._node.clock.monotonic()
         self._pushes.deaf.discard(log)
-        unwanted = self._pushes.unwanted[log]
-        if report.wanted is None:
-            unwanted.clear()
+        known, (wanted, unwanted) = self._pushes.unwanted[log], report or (None, ())
+        if wanted is None:
+            known.clear()
         else:
-            unwanted.remove(report.wanted)
-        unwanted.add(report.unwanted)
-        if report.wanted != []:
+            known.remove(wanted)
+        known.add(unwanted)
+        if wanted != []:
             self._pushes.flush()
-        if report.begun:
+        if report is None:
             self.unwanted.begun(log)
 
     def _report(self, members: bytes) -> bool:

@@ -180,17 +180,14 @@ class RecordPushes:
         concerned = [
             name for name, known in self.unwanted.items() if not known.topics.issuperset(topics)
         ]
-        if len(concerned) == len(self._sent) and not self._behind(sequence - 1):
-            self._announce(sequence, data)
-            self._sent = dict.fromkeys(self._sent, sequence)
-        else:
-            for name in concerned:
-                self._send(name, sequence, data)
+        if len(concerned) == len(self._sent):
+            self._send_to_all(sequence, data)
+            return
+        for name in concerned:
+            self._send(name, sequence, data)
         self._forget()
         if self._is_full():
             self.flush()
-        elif self._held:
-            self._flush_later()
 
     def deafen(self, name: str) -> None:
         """Announce all records from now on: a log reports no topics any more."""
@@ -209,13 +206,6 @@ class RecordPushes:
         self._forget()
         if self._is_full():
             self._send_to_all(self._last, b"")
-        elif self._held:
-            self._flush_later()
-
-    def _flush_later(self) -> None:
-        if not self._due:
-            self._due = True
-            self._after(HELD_SECONDS, self._flush_due)
 
     def _is_full(self) -> bool:
         return len(self._held) >= HELD_RECORDS or self._held_bytes > _BYTES
@@ -264,7 +254,10 @@ class RecordPushes:
         )
 
     def _forget(self) -> None:
-        """Drop records that all logs were sent."""
+        """Drop records that all logs were sent; the others will be sent soon."""
         low = min(self._sent.values(), default=self._last)
         while self._held and self._held[0].sequence <= low:
             self._held_bytes -= sum(map(len, self._held.popleft().topics))
+        if self._held and not self._due:
+            self._due = True
+            self._after(HELD_SECONDS, self._flush_due)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -27,8 +27,7 @@ _ESCAPED = 6
 """Maximum number of bytes of a byte in JSON."""
 _NOTHING = b"[[],[]]"
 _LOOKED_UP = 256
-"""Number of topics of a log that are looked up for new subscriptions; with more, all count as
-wanted."""
+"""Number of topics that are looked up for new subscriptions; with more, all count as wanted."""
 
 
 class BoundedTopics:
@@ -154,9 +153,10 @@ class UnwantedTopics:
         self._looks = False
         with_wildcards = any("+" in each or "#" in each for each in filters)
         alike, index = set(map(str.encode, filters)), self._node.router.indexed
+        most = _LOOKED_UP // len(self._topics)
         for name, known in self._topics.items():
             topics = known.topics if with_wildcards else known.topics & alike
-            if len(topics) > _LOOKED_UP or self.all_wanted():
+            if len(topics) > most or self.all_wanted():
                 self._want_all(name)
             else:
                 self._want(name, [topic for topic in topics if index(topic.decode())])
@@ -190,26 +190,19 @@ class UnwantedTopics:
         self._send(name, b"[null,[]]")
 
 
-class TopicReport(NamedTuple):
-    """What a log reports about the topics of another."""
+def read_report(data: bytes) -> tuple[Sequence[bytes] | None, Sequence[bytes]] | None:
+    """Return which topics a log wants (None: all) and which not; None: its broker has begun.
 
-    wanted: Sequence[bytes] | None
-    """None: all."""
-    unwanted: Sequence[bytes] = ()
-    begun: bool = False
-    """Whether its broker has begun, and was not reported any topics yet."""
-
-
-def read_report(data: bytes) -> TopicReport:
-    """Return a report; raises ValueError for anything else."""
+    Raises ValueError for anything else.
+    """
     report = orjson.loads(data)
     if report is None:
-        return TopicReport(None, begun=True)
+        return None
     try:
         wanted, unwanted = report
         if wanted is not None:
             wanted = [topic.encode() for topic in wanted]
-        return TopicReport(wanted, [topic.encode() for topic in unwanted])
+        return wanted, [topic.encode() for topic in unwanted]
     except (TypeError, AttributeError) as error:
         raise ValueError(str(error)) from None
 

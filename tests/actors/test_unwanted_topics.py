@@ -38,7 +38,9 @@ def test_a_new_subscription_looks_up_few_topics(
     router.subscribe("client", topic_filter, 1)
     topics.subscribed([topic_filter])
     timers.pop()()
-    assert [read_report(report).wanted for report in reports] == ([] if wanted == [] else [wanted])
+    assert [(read_report(report) or [b"begun"])[0] for report in reports] == (
+        [] if wanted == [] else [wanted]
+    )
     assert len(looked_up) <= 256
 
 
