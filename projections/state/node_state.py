@@ -392,6 +392,10 @@ class NodeState:
 
     def finish_loading(self) -> None:
         """Record that everything before the loaded states has been folded."""
+        # What ended a clean session is in its loaded state; that it was clean is not in the event.
+        for name in self.retained.publishers() if self._newer else ():
+            state = self.sessions.peek(name)
+            self.retained.keep_pending(name, state.inbound.values() if state is not None else ())
         self._newer = {}
         if self.clients is not None:
             self.clients.finish_loading()

@@ -225,6 +225,16 @@ class RetainedIndex:
         ):
             self._pending.pop(event.session, None)
 
+    def publishers(self) -> list[str]:
+        """Return the sessions with unreleased messages."""
+        return [*self._pending]
+
+    def keep_pending(self, session: str, refs: Iterable[Position]) -> None:
+        """Discard all unreleased messages of a session but those at some positions."""
+        pending, kept = self._pending.pop(session, {}), {*refs}
+        if left := {ref: message for ref, message in pending.items() if ref in kept}:
+            self._pending[session] = left
+
     def session_ended(self, event: SessionClosed) -> None:
         """Discard the unreleased messages of a clean session that ended."""
         self._pending.pop(event.session, None)

@@ -16,6 +16,7 @@ from eventstore.format.events import (
 from eventstore.format.positions import Position, position, to_runs
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
+from projections.state.session import SessionState
 
 
 class World:
@@ -148,6 +149,26 @@ def test_unreleased_messages_end_with_a_clean_session() -> None:
     world.open(clean=True)
     world.do(Released("c", [1], [at]))
     assert world.kept() == {}
+
+
+def test_unreleased_messages_end_with_a_clean_session_whose_loaded_state_is_newer() -> None:
+    """The projections have the closed session, of which only the will waits; the events follow."""
+    world = World()
+    world.node.load(SessionState("c", clean=True), position(5, 0))
+    at = world.publish(2, ("a", b"x"), pids=[1])
+    world.do(SessionClosed("c", "closed"))
+    world.node.finish_loading()
+    assert not world.node.retained.known("c", at)
+
+
+def test_unreleased_messages_of_a_loaded_session_stay() -> None:
+    world = World()
+    state = SessionState("c")
+    state.inbound[1] = position(1, 0)
+    world.node.load(state, position(5, 0))
+    at = world.publish(2, ("a", b"x"), pids=[1])
+    world.node.finish_loading()
+    assert world.node.retained.known("c", at)
 
 
 def test_unreleased_messages_survive_a_reconnect(world: World) -> None:
