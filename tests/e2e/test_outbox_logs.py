@@ -69,6 +69,7 @@ def test_each_log_of_a_broker_has_a_cursor_over_kills(
     os.kill(victim, signal.SIGKILL)
     hooks.answer = lambda _post: 204
     until(lambda: len(set(hooks.payloads)) == 60, "the messages of the log that was killed")
+    publish(broker, names[1], ())  # its broker is there again
     run("outbox", "pause", "erp", *where)
     states = {row["state"] for row in run("outbox", "ls", *where, "--json").objects}
     assert states == {"paused"}

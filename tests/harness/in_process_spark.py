@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from cli.logs import next_commands
 from cli.main import main
 from harness.broker import environment
 
@@ -32,6 +33,7 @@ def run_with(spark: SparkSession, *arguments: str) -> tuple[int, str, str]:
     with (
         mock.patch("cli.spark.job_runner._session", session),
         mock.patch.object(sys, "argv", ["foldmq", *arguments]),
+        mock.patch.object(next_commands, "_own", []),
         mock.patch.dict(os.environ, environment(), clear=True),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -164,7 +164,7 @@ def test_unreleased_messages_end_with_a_clean_session_whose_loaded_state_is_newe
 def test_unreleased_messages_of_a_loaded_session_stay() -> None:
     world = World()
     state = SessionState("c")
-    state.inbound[1] = position(1, 0)
+    state.inbound = {1: position(1, 0)}
     world.node.load(state, position(5, 0))
     at = world.publish(2, ("a", b"x"), pids=[1])
     world.node.finish_loading()
