@@ -533,14 +533,17 @@ class LogReader:
         """
         kept, recent = self._unreleased, self._recent
         begins = max(self.first, self.held_before)
+        held: dict[Position, Message] = {}
         missing: set[int] = set()
         gone_records: set[int] = set()
         for ref in releases.refs:
             sequence = ref >> INDEX_BITS
             if sequence < begins:
                 gone_records.add(sequence)
-            elif kept.get(ref) is None and recent(ref) is None:
+            elif (message := kept.get(ref) or recent(ref)) is None:
                 missing.add(sequence)
+            else:
+                held[ref] = message  # it may leave the memory while others are read
         if gone_records:
             missing |= await self._carriers(gone_records)
         store = MessageStore(1 << 62)
@@ -551,7 +554,7 @@ class LogReader:
         def find(ref: Position) -> Message | None:
             message = store.get(ref)
             if message is None and ref >> INDEX_BITS >= begins:
-                message = kept.get(ref) or recent(ref)
+                message = held.get(ref)
                 if message is None:
                     what = f"releases a message of record {ref >> INDEX_BITS}, which is gone"
                     raise CorruptLog(record.sequence, what)
