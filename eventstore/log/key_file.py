@@ -14,6 +14,7 @@ import os
 import secrets
 import struct
 import threading
+import weakref
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -83,10 +84,11 @@ class KeyFile:
             ) from None
         except OSError as error:
             raise self._error("cannot be opened", error) from None
+        self._close = weakref.finalize(self, os.close, self._file)
         try:
             self._slots = self._load()
         except BaseException:
-            os.close(self._file)
+            self._close()
             raise
 
     def _load(self) -> bytearray:
@@ -205,7 +207,7 @@ class KeyFile:
         with self._erasing:
             self._slots[:] = b""
             self._ciphers.clear()
-            os.close(self._file)
+            self._close()
 
     def _write(self, at: int, data: bytes, *, sync: bool = True) -> None:
         try:

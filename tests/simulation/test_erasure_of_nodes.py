@@ -52,6 +52,8 @@ class SealedNodes(NodesWorld):
     def __init__(self, **options: Any) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.path = Path(self._folder.name, "keys")
+        self.opened: list[SharedKeys] = []
+        """What leaders opened: the files of those that were killed, too."""
         options |= {"personal_topics": ("home/+/#",), "personal_clients": ("phone-*",)}
         super().__init__(**options)
         self.disk = OpenDisk(self.server.streams[0], self.key)
@@ -66,6 +68,7 @@ class SealedNodes(NodesWorld):
     def led(self, node: SimNode, leadership: Leadership) -> None:
         super().led(node, leadership)
         node.log.keys = SharedKeys(self.path, self.options.node, leadership.epoch)
+        self.opened.append(node.log.keys)
 
     def stored(self) -> bytes:
         """Everything that is stored, of the log and the projections, and the files of keys."""
@@ -103,6 +106,8 @@ def in_sealed_nodes(scenario: Callable[[SealedNodes], Awaitable[None]], **option
             await scenario(world)
         finally:
             await world.stop()
+            for keys in world.opened:
+                keys.close()
 
     simulate(whole, ProcessLoop)
 
