@@ -247,7 +247,8 @@ class KeyReader:
         self._path = path
         self._node = node
         self._files: dict[int, int] = {}
-        """Descriptors by epoch."""
+        """Descriptors by epoch; they are closed with this object."""
+        weakref.finalize(self, _close_all, self._files)
 
     def key(self, number: int) -> bytes | None:
         """Return a key by its number; None: it was erased. Raises KeyFileError or KeyDamaged."""
@@ -277,6 +278,11 @@ class KeyReader:
             os.close(file)
             raise KeyFileError(f"personal_key_file = {path}: is not the file of node {self._node}")
         return file
+
+
+def _close_all(files: dict[int, int]) -> None:
+    for file in files.values():
+        os.close(file)
 
 
 def epoch_of(number: int) -> int:

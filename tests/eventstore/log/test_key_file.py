@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -291,3 +292,23 @@ def test_a_copy_is_for_another_node(tmp_path: Path) -> None:
     other.write_text("something")
     with pytest.raises(KeyFileError, match="other: is not a file with keys"):
         copy_keys(other, tmp_path / "new", "n2")
+
+
+def test_nothing_stays_open_behind_files_and_readers(tmp_path: Path) -> None:
+    """A page makes a reader for each log that it opens."""
+
+    def opened() -> int:
+        return len([*Path("/proc/self/fd").iterdir()])
+
+    KeyFile(tmp_path / "keys", "n1").close()
+    gc.collect()
+    before = opened()
+    for _ in range(3):
+        file = KeyFile(tmp_path / "keys", "n1")
+        file.extend()
+        assert KeyReader(tmp_path / "keys", "n1").key(1) is not None
+        file.close()
+        file.close()
+    del file
+    gc.collect()
+    assert opened() == before
