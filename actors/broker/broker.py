@@ -76,9 +76,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("foldmq")
 
-_RECORDED_WITHIN = 0.9
-"""Part of ``ack_delay`` for which handled acknowledgements may wait for a record: before that, they
-may wait for a turn (:mod:`actors.connection.input_actor`)."""
 _IDLE_SWEEP = 1.0
 """Seconds between checks for offline sessions to freeze, and for a stuck log."""
 _NOTIFIED_AT_ONCE = 256
@@ -191,7 +188,7 @@ class Broker(LoopActor):
         self.node.journal.call_soon = self._loop.call_soon
         self.node.journal.on_input_resumed = self._on_input_resumed
         self.node.journal.on_deferred = self._on_deferred
-        self.node.journal.ack_delay = _RECORDED_WITHIN * self.node.options.ack_delay
+        self.node.journal.ack_delay = self.node.options.ack_delay
         self.kernel.gathering.delay = self.node.options.commit_delay
         self.kernel.may_wait = self._may_wait
         await self.inspection.erasure.finish()
@@ -310,7 +307,7 @@ class Broker(LoopActor):
         recorded = self.node.options.record_qos0
         before = applied_limits(self.node.options, old_permissions)
         self.node.options = self._with_bridge(options)
-        self.node.journal.ack_delay = _RECORDED_WITHIN * options.ack_delay
+        self.node.journal.ack_delay = options.ack_delay
         self.kernel.gathering.delay = options.commit_delay
         self.node.delivery_limits = _delivery_limits(options)
         self.node.publish_rules = _publish_rules(options, self.node)

@@ -55,9 +55,8 @@ _QOS = 0x06
 _ACKS, _ACK_BYTES = frozenset({b"\x40", b"\x50", b"\x70"}), 4
 _COMPLETING = b"\x40\x70"
 """First bytes of PUBACK and PUBCOMP: no client waits for what follows from them."""
-_COMPLETED_WITHIN, _COMPLETED_PART = 0.1, 0.1
-"""Maximum seconds for which such acknowledgements wait for a turn that something else causes, and
-maximum part of ``ack_delay``. A message every 20 ms would otherwise cost two turns and a timer."""
+_COMPLETED_WITHIN = 0.01
+"""Maximum seconds for which such acknowledgements wait for a turn that something else causes."""
 _DEFERRABLE = _ACKS | {b"\xc0"}
 """First bytes of PUBACK, PUBREC, PUBCOMP and PINGREQ. A light client that sends nothing else does
 not notice whether others are served in long or short turns: the receivers of a bulk client are no
@@ -223,7 +222,7 @@ class InputActor(ConnectionCore):
             return 0.0
         if first in _ACKS:
             if data[0] in _COMPLETING and self._completes(data) and not session.awaits_acks:
-                return min(_COMPLETED_WITHIN, _COMPLETED_PART * self._node.journal.ack_delay)
+                return _COMPLETED_WITHIN
             return kernel.gathering.left(self.now)
         if first == _PUBREL:
             return kernel.gathering.left(self.now)

@@ -103,9 +103,8 @@ class Kernel(ActorRunner):
         """Returns whether any read may wait at present."""
         self._due = math.inf
         """When what waits is due; infinite: nothing waits."""
-        self._armed: list[float] = []
-        """When timers end, each before the ones armed earlier. None is cancelled: uvloop polls once
-        more for each timer that is, and a timer may serve several waits."""
+        self._timer: Any = None
+        """The timer for that; it ends with a turn: it would wake the loop for nothing."""
         self.last_took = 0.0
         """Duration of the last run in seconds."""
         self._rest: list[LoopActor] = []
@@ -240,26 +239,26 @@ class Kernel(ActorRunner):
         self._begin_within(seconds)
 
     def _begin_within(self, seconds: float) -> None:
-        if not self._scheduled:
+        if not self._scheduled and self._delay is not None:
             due = self.clock() + seconds
             if due < self._due:
-                self._due = due
-                self._arm(seconds)
+                self._end_timer()
+                self._due, self._timer = due, self._delay(seconds, self._end_wait)
 
-    def _arm(self, seconds: float) -> None:
-        """Let a timer end in some seconds, unless one ends before."""
-        if self._delay is not None and (not self._armed or self._due < self._armed[-1]):
-            self._armed.append(self._due)
-            self._delay(seconds, self._end_wait)
+    def _end_timer(self) -> None:
+        self._due = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _end_wait(self) -> None:
         """Handle what waits, if it is due."""
-        self._armed.pop()
+        self._timer = None
         left = self._due - self.clock()
         if left < _TIMER_STEP:
             self.wake()
-        elif left < math.inf:
-            self._arm(left)
+        elif self._delay is not None:
+            self._timer = self._delay(left, self._end_wait)
 
     def is_waiting(self, actor: LoopActor) -> bool:
         """Return whether a read of an actor waits for the next turn."""
@@ -367,7 +366,7 @@ class Kernel(ActorRunner):
             self._continue()
         elif self._ready or self._gathered:
             self._last_busy = self._began
-            self._due = math.inf
+            self._end_timer()
             self.gathering.end()
             if self._gathered:
                 self._run_gathered()

@@ -46,7 +46,6 @@ class PendingRecord:
         "entries",
         "events",
         "last",
-        "link",
         "pieces",
         "sent_at",
         "sequence",
@@ -73,13 +72,16 @@ class PendingRecord:
         """Its bytes; the first piece has the whole head."""
         self.size = sum(map(len, pieces))
         """Its bytes in total."""
-        self.link = link_of(pieces[0])
-        """The link by which the next record names it."""
         self.effects = effects
         self.events = events
         self.entries = entries
         self.sent_at = 0.0
         """Monotonic time of the last attempt, set by the store."""
+
+    @property
+    def link(self) -> bytes:
+        """The link by which the next record names it."""
+        return link_of(self.pieces[0])
 
     @property
     def data(self) -> bytes:
