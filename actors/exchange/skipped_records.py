@@ -167,16 +167,16 @@ class RecordPushes:
         """Pass the next record on to those that it may concern."""
         sequence, size = record.sequence, record.size
         data = record.data if size <= PUSHED_MOST else b""
-        held = None
+        skippable = None
         if data and not self.deaf and sequence > self.at_once_through:
-            held = _held(sequence, data)
+            skippable = _held(sequence, data)
         contiguous, self._last = sequence == self._last + 1, sequence
-        if held is None or not contiguous:
+        if skippable is None or not contiguous:
             self._send_to_all(sequence, data)
             return
-        self._held.append(held)
-        self._held_bytes += sum(map(len, held.topics))
-        topics = held.topics
+        topics = skippable.topics
+        self._held.append(skippable)
+        self._held_bytes += sum(map(len, topics))
         concerned = [
             name for name, known in self.unwanted.items() if not known.topics.issuperset(topics)
         ]
@@ -200,7 +200,7 @@ class RecordPushes:
         self.flush()
 
     def flush(self) -> None:
-        """Let the other logs skip what is held back."""
+        """Tell the other logs the topics of the records that are held back."""
         for name in self._behind(self._last):
             self._send(name, self._last + 1, b"")
         self._forget()

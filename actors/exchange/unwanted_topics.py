@@ -100,7 +100,7 @@ class UnwantedTopics:
         self._node.timers.after(_REPEATED, self._repeat)
 
     def _repeat(self) -> None:
-        """Let the other logs know that this one still reports topics."""
+        """Repeat a report, so that the other logs go on holding records back."""
         self._node.timers.after(_REPEATED, self._repeat)
         for name, recent in self._recent.items():
             recent.clear()

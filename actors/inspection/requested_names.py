@@ -85,8 +85,8 @@ class RequestedNames:
                 if request.is_for(*named):
                     entries[entry] = request.by
         for entry, by in entries.items():
-            found = [(entry, key.number) for key in node.state.keys.of(entry)]
-            await self._erasure.erase(found, by)
+            numbers = [(entry, key.number) for key in node.state.keys.of(entry)]
+            await self._erasure.erase(numbers, by)
         await self._erasure.destroy_pending()  # of an earlier call, after which no name is found
         await self._prove_leadership()
         for request in requests:

@@ -377,7 +377,7 @@ class Retention:
             await self._cut_before(checkpoint, reason)
 
     async def _until_replays_passed(self, first: int) -> None:
-        """Let replays read what is left before a record, if that is little, while they go on."""
+        """Wait until replays with few records left have read up to a record."""
         replays = self._node.replays
         left, since = replays.left_before(first), self._now()
         until = since + _REPLAYS_PASS

@@ -204,7 +204,7 @@ class LogCursor:
 
     @property
     def recordable(self) -> Position | None:
-        """The cursor; within a part that was given up, the end before that: it is told whole."""
+        """The cursor to be recorded: never within a part that was given up."""
         cursor = self.cursor
         is_told = self.new_gap is not None and self.new_gap[1] == cursor
         if cursor is not None and cursor != self.recorded and not is_told:

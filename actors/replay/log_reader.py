@@ -186,7 +186,7 @@ class LogReader:
 
     @property
     def given_up(self) -> Sequence[Doubt]:
-        """The parts of the log that salvages gave up, as far as that is known without reading."""
+        """The parts of the log that salvages gave up, from the state of the node."""
         return self._node.state.proof.given_up
 
     def is_settled(self, time_ms: int) -> bool:

@@ -118,9 +118,9 @@ async def run_history(
         for log in part.cut:
             write_notice(log_prefix(log) + logs[log].beginning())
         moments = [
-            PointSpec("", time_ms=one.time_ms)
-            for one in (query.start, query.until)
-            if one is not None and one.time_ms is not None
+            PointSpec("", time_ms=point.time_ms)
+            for point in (query.start, query.until)
+            if point is not None and point.time_ms is not None
         ]
         await write_clock_notes(logs, *moments)
         history = MessageHistory(logs, query.topic_filter, progress)

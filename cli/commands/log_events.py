@@ -284,8 +284,9 @@ class _EventPrinter:
         """Print one event; may read the log for the topics of its messages."""
         await self._topics.load(refs_of(entry.event))
         if self._as_json:
-            found = entry_object(entry, self._topics, self._log, payload=self._payload)
-            line = text.json_line(found)
+            line = text.json_line(
+                entry_object(entry, self._topics, self._log, payload=self._payload)
+            )
         else:
             line = self._line(entry)
         sys.stdout.write(line + "\n")

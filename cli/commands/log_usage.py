@@ -81,7 +81,7 @@ async def _read(
 
     Add the topic filters of all subscriptions at the end to ``heard``.
     """
-    start, end = (None if one is None else parse_point(one) for one in bounds)
+    start, end = (None if bound is None else parse_point(bound) for bound in bounds)
     uses: dict[str, DiskUse] = {}
     async with open_logs(flags, partly=True) as logs:
         logs.check_comparable(start, end)

@@ -30,12 +30,12 @@ async def remove(flags: SourceFlags, clients: list[str], manner: ChangeOptions) 
     """Remove the sessions of clients; raises typer.Exit if some do not exist."""
     async with open_brokers(flags) as brokers:
         done = ChangeResult()
-        found = await find_sessions(brokers, clients, done, _as_row)
-        lines = list(map(_session_line, found.values()))
-        what = _removal(len(found))
-        if found and await confirmed(lines, what, manner):
+        sessions = await find_sessions(brokers, clients, done, _as_row)
+        lines = list(map(_session_line, sessions.values()))
+        what = _removal(len(sessions))
+        if sessions and await confirmed(lines, what, manner):
             for broker in brokers.present:
-                own = [client for client in found if brokers.of_session(client) is broker]
+                own = [client for client in sessions if brokers.of_session(client) is broker]
                 with brokers.leaving_out(broker):
                     for portion in portions(own):
                         await change(broker, "remove_sessions", done, clients=portion)

@@ -162,7 +162,7 @@ def defer(*names: str) -> None:
 
 @contextmanager
 def absent(*names: str) -> Iterator[None]:
-    """Let imports of modules fail in this block, as if they were not installed."""
+    """Make imports of these modules fail in this block, as if they were not installed."""
     hidden = [name for name in names if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None: not to be imported
     try:

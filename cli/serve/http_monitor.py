@@ -2,7 +2,7 @@
 
 It is served on the broker's event loop, so a response shows that the loop runs, from before
 recovery until the broker has stopped. What reads HTTP and writes metrics is loaded at the first
-connection: it would be a tenth of the memory of a broker that nobody watches.
+connection: it would take a tenth of the memory of an idle broker.
 """
 
 import asyncio
@@ -68,6 +68,8 @@ class HttpMonitor:
             answers: Any = await asyncio.to_thread(import_module, "cli.serve.monitor_answers")
         except ImportError as error:
             _log.error("monitoring is not served", reason=str(error))
+            for listener in sockets:  # a health check fails at once, instead of waiting
+                listener.close()
             return
         server = answers.MonitorServer(self, hosts)
         try:
