@@ -1,7 +1,7 @@
 """The reader of an MQTT 5 client's packets, used by a ``Decoder``."""
 
 from protocol.mqtt.ack_decoder_v5 import parse_auth, parse_disconnect, read_acks_v5
-from protocol.mqtt.connect_decoder_v5 import parse_connect_v5
+from protocol.mqtt.connect_decoder import parse_connect
 from protocol.mqtt.packets import BATCH_MIN, Acks, Connect, Packet, PacketType, Pingreq, Publishes
 from protocol.mqtt.property_codec import malformed, properties_cost
 from protocol.mqtt.publish_decoder_v5 import TopicAliases, read_publishes_v5
@@ -33,7 +33,7 @@ class PacketDecoderV5:
 
     def connect(self, body: bytes) -> Connect:
         """Parse a CONNECT; raises ``ProtocolError``."""
-        connect = parse_connect_v5(body)
+        connect = parse_connect(body, v5=True)
         if connect.properties is not None:
             self._method = connect.properties.authentication_method
         return connect

@@ -6,7 +6,7 @@ from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5
 from harness.catalogue_v5 import BAD5, CONNECT5, GOOD5, LIMIT, Bad5, Good5
 from harness.client_packets import bytewise
 
-from protocol.mqtt.connect_decoder_v5 import parse_connect_v5
+from protocol.mqtt.connect_decoder import parse_connect
 from protocol.mqtt.decoder import Decoder
 from protocol.mqtt.message_properties import decode_message_properties
 from protocol.mqtt.packets import (
@@ -31,7 +31,7 @@ def named(entry: Good5 | Bad5) -> str:
 
 
 def _before(entry: Good5 | Bad5) -> list[Connect]:
-    return [parse_connect_v5(entry.after[2:])] if entry.after else []
+    return [parse_connect(entry.after[2:], v5=True)] if entry.after else []
 
 
 def _cuts(raw: bytes) -> list[list[bytes]]:
