@@ -251,14 +251,15 @@ class Decoder:
             if stop > end:
                 self._needed = stop - at
                 break
-            if level is None and first in PUBLISH:
+            if first in PUBLISH:
                 batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
                 packets.append(batch)
                 weight = 8 if batch.qos else 1
                 most = (room + weight - 1) // weight
-                begin, at = at, read_publishes(data, at, body, stop, self._limit, batch, most)
+                begin, aliases = at, None if level is None else level.aliases
+                at, spare = read_publishes(data, at, body, stop, self._limit, batch, most, aliases)
                 batch.size = at - begin
-                room -= max(len(batch) * weight, BATCH_MIN)
+                room -= max((most - spare) * weight, BATCH_MIN)
             elif level is None and first in _ACKS:
                 acks = Acks(_ACKS[first], [])
                 packets.append(acks)
@@ -278,7 +279,7 @@ class Decoder:
                     break
                 room -= BATCH_MIN + reader.count * _FILTER_WORK
             elif level is not None:
-                at, taken = level.read(data, at, body, stop, self._limit, room, packets)
+                at, taken = level.read(data, at, body, stop, room, packets)
                 room -= taken
                 self._ended = type(packets[-1]) is Disconnect
             else:

@@ -2,9 +2,9 @@
 
 from protocol.mqtt.ack_decoder_v5 import parse_auth, parse_disconnect, read_acks_v5
 from protocol.mqtt.connect_decoder import parse_connect
-from protocol.mqtt.packets import BATCH_MIN, Acks, Connect, Packet, PacketType, Pingreq, Publishes
+from protocol.mqtt.packets import BATCH_MIN, Acks, Connect, Packet, PacketType, Pingreq
 from protocol.mqtt.property_codec import malformed, properties_cost
-from protocol.mqtt.publish_decoder_v5 import TopicAliases, read_publishes_v5
+from protocol.mqtt.publish_decoder import TopicAliases
 
 PUBLISH = frozenset({0x30, 0x31, *range(0x32, 0x36), *range(0x3A, 0x3E)})
 _ACKS = {
@@ -31,6 +31,13 @@ class PacketDecoderV5:
         """Created for the first PUBLISH: most clients of a broker send none."""
         self._method: str | None = None
 
+    @property
+    def aliases(self) -> TopicAliases:
+        """The topics of the client's topic aliases."""
+        if self._aliases is None:
+            self._aliases = TopicAliases(self._max_topic_aliases)
+        return self._aliases
+
     def connect(self, body: bytes) -> Connect:
         """Parse a CONNECT; raises ``ProtocolError``."""
         connect = parse_connect(body, v5=True)
@@ -39,26 +46,14 @@ class PacketDecoderV5:
         return connect
 
     def read(
-        self, data: bytes, at: int, body: int, stop: int, limit: int, room: int, to: list[Packet]
+        self, data: bytes, at: int, body: int, stop: int, room: int, to: list[Packet]
     ) -> tuple[int, int]:
-        """Read the packet at ``data[at:stop]``, and similar ones that follow, up to ``room``.
+        """Read any packet but PUBLISH at ``data[at:stop]``, and similar ones that follow.
 
-        Returns the offset of the first unread byte, and the room used. Raises ``ProtocolError``;
-        the packets in ``to`` then precede the offending one.
+        At most ``room`` of them. Returns the offset of the first unread byte, and the room used.
+        Raises ``ProtocolError``; the packets in ``to`` then precede the offending one.
         """
         first = data[at]
-        if first in PUBLISH:
-            batch = Publishes(first >> 1 & 3, retain=first & 1 == 1, dup=first & 8 == 8)
-            batch.blocks = []
-            to.append(batch)
-            weight = 8 if batch.qos else 1
-            most = (room + weight - 1) // weight
-            aliases = self._aliases
-            if aliases is None:
-                aliases = self._aliases = TopicAliases(self._max_topic_aliases)
-            end, left = read_publishes_v5(data, at, body, stop, limit, batch, most, aliases)
-            batch.size = end - at
-            return end, max((most - left) * weight, BATCH_MIN)
         if first in _ACKS:
             acks = Acks(_ACKS[first])
             to.append(acks)

@@ -28,7 +28,7 @@ from protocol.mqtt.packets import (
 )
 from protocol.mqtt.property_codec import encode_properties, encode_property
 from protocol.mqtt.protocol_error import ProtocolError
-from protocol.mqtt.publish_decoder_v5 import TopicAliases
+from protocol.mqtt.publish_decoder import TopicAliases
 from protocol.mqtt.reason_codes import FROM_CLIENTS, ReasonCode
 
 ACKS = [PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP]
