@@ -18,12 +18,13 @@ from cluster.client_header import (
     PeerAnswer,
     encode_client,
 )
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.remaining_length import read_length
 
 if TYPE_CHECKING:
     from cluster.edge_listeners import Edges
 
 _CONNACK: Final = 0x20
-_MAX_HEAD: Final = 5
 
 
 class ConnackWatch:
@@ -44,18 +45,14 @@ class ConnackWatch:
                 self._skip -= len(data)
                 return None
             data, self._skip = data[self._skip :], 0
-            size, at, shift = 0, 1, 0
-            while at < len(data):
-                size |= (data[at] & 0x7F) << shift
-                shift += 7
-                at += 1
-                if not data[at - 1] & 0x80:
-                    break
-                if at >= _MAX_HEAD:
-                    return False
-            else:
+            try:
+                framed = read_length(data, 1)
+            except ProtocolError:
+                return False
+            if framed is None:
                 self._head = data
                 return None
+            size, at = framed
             if data[0] == _CONNACK:
                 if len(data) < at + 2:
                     self._head = data

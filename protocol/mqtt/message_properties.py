@@ -149,18 +149,14 @@ def properties_object(block: bytes) -> dict[str, Any]:
         found = decode_message_properties(block)
     except ProtocolError:
         return {}
-    said: dict[str, Any] = {}
-    if found.payload_format:
-        said["payload_format"] = found.payload_format
-    if found.content_type is not None:
-        said["content_type"] = found.content_type
-    if found.response_topic is not None:
-        said["response_topic"] = found.response_topic
-    if found.correlation is not None:
-        said["correlation_data"] = found.correlation.hex()
-    if found.user:
-        said["user_properties"] = [list(pair) for pair in found.user]
-    return said
+    values = {
+        "payload_format": found.payload_format or None,
+        "content_type": found.content_type,
+        "response_topic": found.response_topic,
+        "correlation_data": None if found.correlation is None else found.correlation.hex(),
+        "user_properties": [list(pair) for pair in found.user] or None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def expiry_of(block: bytes) -> int | None:

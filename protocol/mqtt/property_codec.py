@@ -263,11 +263,7 @@ def _end_of_field(prop: Property, data: bytes, at: int, stop: int, place: Proper
 def _read_text(
     prop: Property, data: bytes, at: int, stop: int, place: PropertyCarrier
 ) -> tuple[str, int]:
-    end = at + 2
-    if end <= stop:
-        end += data[at] << 8 | data[at + 1]
-    if end > stop:
-        raise _cut_off(prop, place)
+    end = _end_of_field(prop, data, at, stop, place)
     raw = data[at + 2 : end]
     try:
         text = raw.decode()

@@ -36,12 +36,11 @@ from protocol.mqtt.server_packet_encoder_v5 import (
     ConnackProperties,
     Explanation,
     encode_acks_v5,
+    encode_codes_v5,
     encode_connack_v5,
     encode_explained_ack,
     encode_server_auth,
     encode_server_disconnect,
-    encode_suback_v5,
-    encode_unsuback_v5,
 )
 
 WHY = Explanation("full", (("k", "v"),))
@@ -69,8 +68,8 @@ def read_one(raw: bytes) -> Answer:
         (encode_acks_v5(PacketType.PUBREC, [1, 2], [0, 0]), b"\x50\2\0\1\x50\2\0\2"),
         (encode_acks_v5(PacketType.PUBREC, [1, 2], [0, 0x97]), b"\x50\2\0\1\x50\3\0\2\x97"),
         (encode_acks_v5(PacketType.PUBREL, [1], [0x92]), b"\x62\3\0\1\x92"),
-        (encode_suback_v5(1, [0, 1, 2, 0x87]), b"\x90\7\0\1\0\0\1\2\x87"),
-        (encode_unsuback_v5(258, [0, 0x11]), b"\xb0\5\1\2\0\0\x11"),
+        (encode_codes_v5(PacketType.SUBACK, 1, [0, 1, 2, 0x87]), b"\x90\7\0\1\0\0\1\2\x87"),
+        (encode_codes_v5(PacketType.UNSUBACK, 258, [0, 0x11]), b"\xb0\5\1\2\0\0\x11"),
         (encode_server_disconnect(0x8E), b"\xe0\1\x8e"),
         (encode_server_disconnect(0x9C, server_reference="a"), b"\xe0\6\x9c\4\x1c\0\1a"),
         (encode_server_auth(0x18, "m", b"\1"), b"\xf0\x0a\x18\x08\x15\0\1m\x16\0\1\1"),
@@ -116,8 +115,8 @@ MAKERS = {
     "CONNACK": lambda **more: encode_connack_v5(0x97, about=WHY, **more),
     "PUBACK": lambda **more: encode_explained_ack(PacketType.PUBACK, 1, 0x97, WHY, **more),
     "PUBREC": lambda **more: encode_explained_ack(PacketType.PUBREC, 1, 0x97, WHY, **more),
-    "SUBACK": lambda **more: encode_suback_v5(1, [0x97], WHY, **more),
-    "UNSUBACK": lambda **more: encode_unsuback_v5(1, [0x87], WHY, **more),
+    "SUBACK": lambda **more: encode_codes_v5(PacketType.SUBACK, 1, [0x97], WHY, **more),
+    "UNSUBACK": lambda **more: encode_codes_v5(PacketType.UNSUBACK, 1, [0x87], WHY, **more),
     "DISCONNECT": lambda **more: encode_server_disconnect(0x97, WHY, **more),
     "AUTH": lambda **more: encode_server_auth(0x18, "m", None, WHY, **more),
 }
@@ -150,7 +149,7 @@ def test_without_problem_information_there_is_no_reason_string(name: str) -> Non
 def test_an_answer_that_cannot_be_made_small_enough_is_empty() -> None:
     properties = ConnackProperties(assigned_client_identifier="x" * 100)
     assert encode_connack_v5(0, properties=properties, limit=50) == b""
-    assert encode_suback_v5(1, [0] * 100, limit=50) == b""
+    assert encode_codes_v5(PacketType.SUBACK, 1, [0] * 100, limit=50) == b""
     assert encode_server_disconnect(0x8E, limit=2) == b""
     assert encode_server_disconnect(0x8E, limit=3) == b"\xe0\1\x8e"
 
@@ -330,7 +329,7 @@ def test_packets_of_clients_are_refused(data: bytes) -> None:
 
 
 def test_pings_and_several_packets_are_read_back() -> None:
-    raw = b"\xd0\0" + encode_server_disconnect(0) + encode_suback_v5(1, [0])
+    raw = b"\xd0\0" + encode_server_disconnect(0) + encode_codes_v5(PacketType.SUBACK, 1, [0])
     assert [packet for packet, _ in read_server_packets(raw, v5=True)] == [
         Answer(PacketType.PINGRESP),
         Answer(PacketType.DISCONNECT),
