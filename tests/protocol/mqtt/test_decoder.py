@@ -3,9 +3,9 @@
 from itertools import pairwise
 
 import pytest
-from codec_helpers import decode, encode, flat
 from harness.catalogue import BAD, CONNECT, GOOD, LIMIT
 from harness.client_packets import bytewise
+from harness.codec import decode, encode, flat
 from harness.examples import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
