@@ -346,7 +346,7 @@ class EdgeClient(asyncio.Protocol):
             self._edge.park_again(self)
             return
         if not self.ended:
-            self._edge.upstream_lost(self)
+            self._edge.on_lost(self.log)
         self.close()
 
     def close(self) -> None:

@@ -204,10 +204,6 @@ class Edges:
         self._closing[client] = self._now() + _LINGER
         self._closer.part(transport)
 
-    def upstream_lost(self, client: EdgeClient) -> None:
-        """Record that the leader closed the connection for a client."""
-        self.on_lost(client.log)
-
     def ended(self, client: EdgeClient, error: Exception | None) -> None:
         """Forget a client whose connection is closed; ``error``: a stage below failed."""
         self.links[client.log].forget(client)
@@ -259,10 +255,6 @@ class Edges:
     def heard(self, status: NodeStatus, log: int = 0) -> None:
         """Pass clients of a log on to the leader that a status names."""
         self.links[log].heard(status)
-
-    def leader_lost(self, log: int) -> None:
-        """Record that the leader of a log cannot be reached, or has closed a connection."""
-        self.on_lost(log)
 
     def refused_by_leader(self, client: EdgeClient) -> None:
         """Count a client that the leader refuses."""

@@ -195,7 +195,7 @@ class LeaderLink:
             else:
                 problem = str(error) or "no answer"
                 if self.leader == leader:
-                    self._owner.leader_lost(self.number)
+                    self._owner.on_lost(self.number)
         finally:
             if client.stage is not ClientStage.OPEN:
                 if upstream is not None:

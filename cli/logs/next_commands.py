@@ -35,29 +35,25 @@ _SHOW: Final = "sessions show "
 _SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
-        *(
-            "actors",
-            "backup",
-            "confirm-clock",
-            "diff",
-            "doctor",
-            "erase",
-            "history",
-            "log",
-            "reload",
-        ),
-        *(
-            "nodes",
-            "outbox",
-            "replay",
-            "retained",
-            "sessions",
-            "status",
-            "subscriptions",
-            "top",
-            "verify",
-            "why",
-        ),
+        "actors",
+        "backup",
+        "confirm-clock",
+        "diff",
+        "doctor",
+        "erase",
+        "history",
+        "log",
+        "nodes",
+        "outbox",
+        "reload",
+        "replay",
+        "retained",
+        "sessions",
+        "status",
+        "subscriptions",
+        "top",
+        "verify",
+        "why",
     }
 )
 """Commands with flags that select the broker."""

@@ -8,9 +8,7 @@ from typing import Final, NamedTuple
 from eventstore.encryption import StoreKey
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent
-from eventstore.format.node_events import (
-    LogCut,
-)
+from eventstore.format.node_events import LogCut
 from eventstore.format.records import (
     FORMAT,
     GENESIS,
@@ -22,9 +20,7 @@ from eventstore.format.records import (
     mentions,
     previous_of,
 )
-from eventstore.reading.fresh_log import (
-    log_names,
-)
+from eventstore.reading.fresh_log import log_names
 from eventstore.reading.stored_blocks import (
     FrameDamage,
     read_blocks,

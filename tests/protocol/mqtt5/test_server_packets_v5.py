@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.encoder import PublishEncoder
 from protocol.mqtt.message_properties import expiry_of
-from protocol.mqtt.packets import ConnectCode, PacketType, Publish
+from protocol.mqtt.packets import PacketType, Publish
 from protocol.mqtt.property_codec import Value, encode_properties, encode_property
 from protocol.mqtt.property_table import FROM_SERVERS as PROPERTIES_OF_SERVERS
 from protocol.mqtt.publish_encoder_v5 import (
@@ -29,7 +29,6 @@ from protocol.mqtt.reason_codes import (
     REFUSALS,
     STATEMENTS,
     ReasonCode,
-    connect_code,
 )
 from protocol.mqtt.server_packet_decoder import Answer, SentMessage, read_server_packets
 from protocol.mqtt.server_packet_encoder_v5 import (
@@ -195,12 +194,6 @@ def test_every_close_in_the_broker_has_a_reason_code() -> None:
     assert closed - {"protocol_error", "connect_timeout", "disconnect"} <= set(ENDINGS)
     refused = named(r"\brefuse\([\w.]+, \"(\w+)\"")
     assert refused <= set(REFUSALS) | {"not_authorised"}
-
-
-def test_connect_codes_there_and_back() -> None:
-    for old, code in FOR_CONNECT_CODES.items():
-        assert connect_code(code) is old
-    assert connect_code(ReasonCode.QUOTA_EXCEEDED) is ConnectCode.SERVER_UNAVAILABLE
 
 
 # --- messages --------------------------------------------------------------------------------
