@@ -128,7 +128,7 @@ class Edges:
         for link in self.links:
             link.close()
         for client in list(self._clients):
-            client.drop()
+            client.abort()
 
     def reload(
         self, limits: LimitOptions, max_connections: int, listeners: Iterable[ListenerOptions]
@@ -177,7 +177,7 @@ class Edges:
         self._limits.unauthenticated.leave(client, "")
         if self._limits.locate(client.listener, host, self._now()) is not None:
             client.host = ""
-            client.drop()
+            client.abort()
         else:
             self._make_room(self._limits.unauthenticated.join(client, host))
 
@@ -189,7 +189,7 @@ class Edges:
     def _make_room(self, gone: Iterable[EdgeClient]) -> None:
         for client in gone:
             self._limits.refused.add("unauthenticated", self._now(), address=client.address)
-            client.drop()
+            client.abort()
 
     def waited(self, client: EdgeClient) -> float:
         """Return the seconds of its ``connect_timeout`` that a client has used."""
@@ -232,7 +232,7 @@ class Edges:
         if identifier is Peeked.INCOMPLETE:
             if len(data) >= MAX_PARKED:
                 self._limits.refused.add("connect_too_long", self._now(), address=client.address)
-                client.drop()
+                client.abort()
             return False
         if isinstance(identifier, str) and identifier:
             client.log = partition_of(name_in_log(identifier, self._pseudonym_key), logs)
@@ -283,10 +283,10 @@ class Edges:
             passed_on = [client for link in self.links for client in link.open]
             for slow in self._limits.sweep(passed_on, now):
                 self._limits.refused.add(slow.reason, now, address=slow.reader.address)
-                slow.reader.drop()
+                slow.reader.abort()
         for client, late in list(self._closing.items()):
             if now >= late:
-                client.drop()
+                client.abort()
         waiting = [
             each
             for each in self._clients
@@ -297,7 +297,7 @@ class Edges:
             silent = client.stage is ClientStage.SILENT
             reason = "connect_timeout" if silent else self._why_late(client)
             self._limits.late.add(reason, now, address=client.address)
-            client.drop()
+            client.abort()
 
     def _why_late(self, client: EdgeClient) -> str:
         """Return why a client that has sent its CONNECT waits."""

@@ -211,7 +211,7 @@ class LeaderLink:
                 client.close()
         elif answer is PeerAnswer.REFUSED:
             self._owner.refused_by_leader(client)
-            client.drop()
+            client.abort()
         elif client.stage is ClientStage.PARKED:
             self._not_before = self._now() + _AGAIN
             self._log_problem(leader, problem)

@@ -143,38 +143,31 @@ class Members:
         return hashlib.sha256(node.encode()).digest()
 
     def _compare(self, other: NodeStatus, mine: NodeStatus) -> None:
+        who = f"node {other.node} ({other.host})"
+        if other.version != mine.version:
+            line = f"{who} runs foldmq {other.version}, this one {mine.version}"
+            self._log_difference(other, "version", other.version, line)
         for what, here, there in (
-            ("version", mine.version, other.version),
             ("users", mine.users, other.users),
             ("permissions", mine.permissions, other.permissions),
         ):
             if here != there:
-                self._log_difference(
-                    other,
-                    what,
-                    there,
-                    f"node {other.node} ({other.host}) has different {what} from this one"
-                    if what != "version"
-                    else f"node {other.node} ({other.host}) runs foldmq {there}, this one {here}",
-                )
+                line = f"{who} has different {what} from this one"
+                self._log_difference(other, what, there, line)
         if not self._trusts(other):
-            self._log_difference(
-                other,
-                "authorities",
-                other.authorities,
-                f"node {other.node} ({other.host}) has another cluster_tls_ca than this one: the "
-                "two cannot pass clients on to each other",
+            line = (
+                f"{who} has another cluster_tls_ca than this one: the two cannot pass clients on "
+                "to each other"
             )
+            self._log_difference(other, "authorities", other.authorities, line)
         off = self._clock_off(other)
         if other.role is Role.LEADING and abs(off) > _CLOCK_OFF_MS:
             way = "ahead of" if off > 0 else "behind"
-            self._log_difference(
-                other,
-                "clock",
-                way,
+            line = (
                 f"the clock of this node is {abs(off) / 1000:.1f} s {way} that of the leader, "
-                f"node {other.node} ({other.host}): set it by NTP",
+                f"{who}: set it by NTP"
             )
+            self._log_difference(other, "clock", way, line)
 
     def _clock_off(self, other: NodeStatus) -> int:
         """Return by how many milliseconds this node's clock is ahead, 0 while that is not known.

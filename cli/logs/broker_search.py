@@ -28,6 +28,7 @@ from eventstore.errors import UsageError
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.partitions import partition_names
+from eventstore.reading.log_location import embedded_access
 from protocol.errors import FoldmqError
 
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -96,11 +97,7 @@ async def _in_directory(
         ) from None
     if port is None or not (_accepts(port) and _in_use(datadir)):
         raise NoLiveBroker(_not_there(datadir, port))
-    known = datadir.credentials()
-    access = ConnectionOptions(
-        urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
-    )
-    client = await _connect(stack, access)
+    client = await _connect(stack, embedded_access(datadir, port))
     logs = datadir.log_names()
     if node is None and not logs:
         node = datadir.node()

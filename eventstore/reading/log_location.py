@@ -170,6 +170,11 @@ def _running_access(datadir: DataDir) -> ConnectionOptions:
             f"data directory {datadir.path} is in use, but its nats.conf does not contain the port "
             "of its NATS server: try again"
         )
+    return embedded_access(datadir, port)
+
+
+def embedded_access(datadir: DataDir, port: int) -> ConnectionOptions:
+    """Return the connection options for the embedded server of a data directory."""
     known = datadir.credentials()
     return ConnectionOptions(
         urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
