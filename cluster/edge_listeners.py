@@ -186,8 +186,8 @@ class Edges:
         displaced = self._limits.unauthenticated.holds(client, client.host, client.held_bytes)
         self._make_room(displaced)
 
-    def _make_room(self, gone: Iterable[EdgeClient]) -> None:
-        for client in gone:
+    def _make_room(self, displaced: Iterable[EdgeClient]) -> None:
+        for client in displaced:
             self._limits.refused.add("unauthenticated", self._now(), address=client.address)
             client.abort()
 

@@ -125,9 +125,9 @@ class PeerListener:
         key = dataclasses.replace(
             client, peer=None, local_peer="", certified=None, version="", cipher="", waited=0.0
         )
-        known = self._listeners.get(key)
-        if known is not None:
-            return known
+        own_listener = self._listeners.get(key)
+        if own_listener is not None:
+            return own_listener
         own = self.admission.listeners.get(client.listener)
         largest = self.node.options.max_packet_size
         if client.max_packet_size > 0:
@@ -200,7 +200,7 @@ class PeerStage(Stage):
         if decoded is None:
             return
         client, size = decoded
-        rest, self._head = self._head[size:], b""
+        behind, self._head = self._head[size:], b""
         self._settle()
         answer = listener.answer(client)
         self.lower.write(answer.value)
@@ -211,8 +211,8 @@ class PeerStage(Stage):
         self._connection = listener.connection(client)
         self._upper = cast("asyncio.Protocol", self._connection)
         self._upper.connection_made(self)
-        if rest and not self.is_closing():
-            self._upper.data_received(rest)
+        if behind and not self.is_closing():
+            self._upper.data_received(behind)
 
     def refuse(self, reason: str) -> None:
         """Close a connection that has no valid header."""

@@ -322,8 +322,8 @@ class Standby:
         now = self._clock.monotonic()
         self._members.heard(status, now, self._me)
         leader = self.leader
-        known = self._follower.state.epoch if leader is None else leader.epoch
-        if status.role is Role.LEADING and status.epoch >= known:
+        epoch = self._follower.state.epoch if leader is None else leader.epoch
+        if status.role is Role.LEADING and status.epoch >= epoch:
             if leader is None or leader.node != status.node:
                 _log.info("following", leader=status.node, host=status.host, epoch=status.epoch)
             self.leader, self._successor = status, ""

@@ -209,9 +209,9 @@ class Decoder:
         if len(data) >= _LARGE_PIECE:
             pieces.append(data)
             return
-        last = pieces[-1]
-        if isinstance(last, bytearray):
-            last += data
+        newest = pieces[-1]
+        if isinstance(newest, bytearray):
+            newest += data
         else:
             pieces.append(bytearray(data))
 
@@ -279,8 +279,8 @@ class Decoder:
                     break
                 room -= BATCH_MIN + reader.count * _FILTER_WORK
             elif level is not None:
-                at, taken = level.read(data, at, body, stop, room, packets)
-                room -= taken
+                at, work = level.read(data, at, body, stop, room, packets)
+                room -= work
                 self._ended = type(packets[-1]) is Disconnect
             else:
                 redundant = body - at > 2 and not data[body - 1]

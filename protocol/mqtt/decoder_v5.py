@@ -147,7 +147,7 @@ def _add(batch: Acks, ids: list[int], reasons: bytes) -> None:
     allowed = FROM_CLIENTS[batch.kind]
     wrong = ids.index(0) if 0 in ids else len(ids)
     if failed and not allowed.issuperset(reasons):
-        wrong = min(wrong, next(n for n, one in enumerate(reasons) if one not in allowed))
+        wrong = min(wrong, next(n for n, reason in enumerate(reasons) if reason not in allowed))
     batch.packet_ids += ids[:wrong]
     if any(reasons[:wrong]):
         batch.reasons = list(reasons[:wrong])

@@ -214,14 +214,14 @@ def _closed_ids() -> list[bytes]:
 def publish_head(qos: int, topic: bytes, size: int) -> bytes:
     """Encode a PUBLISH with ``size`` bytes of payload up to its packet identifier or payload."""
     key = qos, topic, size
-    found = _known_heads.get(key)
-    if found is None:
-        found = _head(0x30 | qos << 1, topic, size + 2 if qos else size)
+    head = _known_heads.get(key)
+    if head is None:
+        head = _head(0x30 | qos << 1, topic, size + 2 if qos else size)
         if len(topic) <= _KNOWN_TOPIC:
             if len(_known_heads) >= _KNOWN_HEADS:
                 _known_heads.clear()
-            _known_heads[key] = found
-    return found
+            _known_heads[key] = head
+    return head
 
 
 _KNOWN_HEADS, _KNOWN_TOPIC = 8192, 256
@@ -248,5 +248,7 @@ def packet_heads(
     return list(map(by_pair.__getitem__, pairs))
 
 
-def _head(first: int, topic: bytes, rest: int) -> bytes:
-    return bytes((first,)) + encode_length(2 + len(topic) + rest) + PID_BYTES[len(topic)] + topic
+def _head(first: int, topic: bytes, remaining: int) -> bytes:
+    return (
+        bytes((first,)) + encode_length(2 + len(topic) + remaining) + PID_BYTES[len(topic)] + topic
+    )

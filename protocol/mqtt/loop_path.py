@@ -71,6 +71,6 @@ def with_logs(block: bytes, *logs: str) -> bytes:
     path = ",".join(passed)
     if _MARK not in block:
         return block + encode_property(USER_PROPERTY, (PATH_PROPERTY, path))
-    found = decode_message_properties(block)
-    user = [pair for pair in found.user if pair[0] != PATH_PROPERTY]
-    return encode_message_properties(found._replace(user=(*user, (PATH_PROPERTY, path))))
+    properties = decode_message_properties(block)
+    user = [pair for pair in properties.user if pair[0] != PATH_PROPERTY]
+    return encode_message_properties(properties._replace(user=(*user, (PATH_PROPERTY, path))))

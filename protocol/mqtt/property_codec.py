@@ -326,7 +326,11 @@ def encode_property(identifier: int, value: Value) -> bytes:
 
 def encode_properties(values: Mapping[int, Value | None], user: UserProperties = ()) -> bytes:
     """Encode properties, except those that are None, without their length."""
-    parts = [encode_property(one, value) for one, value in values.items() if value is not None]
+    parts = [
+        encode_property(identifier, value)
+        for identifier, value in values.items()
+        if value is not None
+    ]
     parts += [encode_property(USER_PROPERTY, pair) for pair in user]
     return b"".join(parts)
 

@@ -94,10 +94,10 @@ class TopicAliases:
                 check_topic(topic, v5=True)
             self.topics[alias] = topic
             return topic
-        found = self.topics.get(alias)
-        if found is None:
+        known_topic = self.topics.get(alias)
+        if known_topic is None:
             raise violation(f"PUBLISH: topic alias {alias} stands for no topic yet")
-        return found
+        return known_topic
 
 
 def read_publishes(
@@ -132,22 +132,22 @@ def read_publishes(
         name = body + 2
         name_end = name + (data[body] << 8 | data[body + 1]) if stop >= name else stop + 1
         mark = name_end + 2 if identified else name_end
-        rest = mark + no_properties
-        if rest > stop:
+        payload_at = mark + no_properties
+        if payload_at > stop:
             statement = "MQTT-4.13.1-1" if v5 else "MQTT-4.8.0-1"
             raise malformed("PUBLISH ends inside its variable header", statement)
         if identified and not (packet_id := data[name_end] << 8 | data[name_end + 1]):
             raise _no_identifier(v5=v5)
         if aliases is not None and (columns is not None or data[mark]):
             columns = columns or _Columns(batch, aliases)
-            rest = columns.add(data, at, name, name_end, mark, stop)
+            payload_at = columns.add(data, at, name, name_end, mark, stop)
             most -= columns.work
         else:
             topic = data[name:name_end]
             if topic not in known:
                 check_topic(topic, v5=v5)
             if not verbatim:
-                payloads.append(data[rest:stop])
+                payloads.append(data[payload_at:stop])
             else:
                 packets.append(data[at:stop] if data[body - 1] else _shortest(data, body, stop))
             topics.append(topic)
@@ -157,7 +157,7 @@ def read_publishes(
         if size == stop - at and name_size == name_end - name:
             alike += 1
             if alike >= enough and end - stop >= size * _RUN:
-                parts = at, name, name_end, mark, rest, stop
+                parts = at, name, name_end, mark, payload_at, stop
                 count = _take_run(data, parts, batch, columns, most - len(topics), aliases)
                 if not count:
                     enough *= 4
@@ -205,33 +205,33 @@ class _Columns:
         Raises ``ProtocolError``.
         """
         batch, topic, size = self.batch, data[name:name_end], data[mark]
-        begin, rest = mark + 1, mark + 1 + size
-        if size > 127 or rest > stop:
-            begin, rest = find_properties(data, mark, stop, "PUBLISH")
-        raw = data[begin:rest]
-        found = known_properties.get(raw)
+        begin, payload_at = mark + 1, mark + 1 + size
+        if size > 127 or payload_at > stop:
+            begin, payload_at = find_properties(data, mark, stop, "PUBLISH")
+        raw = data[begin:payload_at]
+        properties = known_properties.get(raw)
         self.work = 0
-        if found is None:
-            found = read_publish_properties(raw)
+        if properties is None:
+            properties = read_publish_properties(raw)
             self.work = len(raw) // BYTES_A_PACKET
-        if found.alias:
-            topic = self.aliases.resolve(found.alias, topic)
+        if properties.alias:
+            topic = self.aliases.resolve(properties.alias, topic)
             if self.verbatim:
                 self._end_verbatim()
         elif topic not in known_topics:
             check_topic(topic, v5=True)
         if self.with_blocks:
-            self.blocks.append(found.block)
-        elif found.block:
+            self.blocks.append(properties.block)
+        elif properties.block:
             self.blocks = batch.blocks = [b""] * len(batch.topics)
             self.with_blocks = True
-            self.blocks.append(found.block)
+            self.blocks.append(properties.block)
         if self.verbatim:
             batch.packets.append(data[at:stop])
         else:
-            batch.payloads.append(data[rest:stop])
+            batch.payloads.append(data[payload_at:stop])
         batch.topics.append(topic)
-        return rest
+        return payload_at
 
     def _end_verbatim(self) -> None:
         """Stop keeping whole packets, because one of them has an alias."""
@@ -285,20 +285,20 @@ def count_alike(data: bytes, at: int, size: int, head: bytes, most: int = sys.ma
     of ``data``.
     """
     available = min(most, (len(data) - at) // size)
-    found, step = 0, 8
-    while found < available:
-        step = min(step * 4, available - found)
-        start = at + found * size
+    count, step = 0, 8
+    while count < available:
+        step = min(step * 4, available - count)
+        start = at + count * size
         end = start + step * size
         good = step
         for index, byte in enumerate(head):
             column = data[start + index : end : size]
             if column != bytes((byte,)) * step:
                 good = min(good, step - len(column.lstrip(bytes((byte,)))))
-        found += good
+        count += good
         if good < step:
             break
-    return found
+    return count
 
 
 @lru_cache(maxsize=256)
@@ -341,12 +341,12 @@ def _take_run(
     loop has to check each, as one of them is illegal or sets a topic alias, or their Remaining
     Length has redundant bytes.
     """
-    at, name, name_end, mark, rest, stop = parts
+    at, name, name_end, mark, payload_at, stop = parts
     size = stop - at
     width = 0
     if aliases is not None:
         width = 1 if data[mark] < 0x80 else 2 if data[mark + 1] < 0x80 else 3
-    block = rest - mark - width
+    block = payload_at - mark - width
     if block > LARGE_PROPERTIES or not data[name - 3]:  # each of them counts as work
         return 0
     count = count_alike(data, stop, size, data[at:name], most)
@@ -357,32 +357,32 @@ def _take_run(
         return 0
     verbatim = not batch.qos and not batch.retain if columns is None else columns.verbatim
     run = data[stop : stop + size * count]
-    sizes = name - at, name_end - name, width, block, stop - rest
+    sizes = name - at, name_end - name, width, block, stop - payload_at
     fields = cut_columns(run, *_format(*sizes, batch.qos > 0, not verbatim))
     topics = fields.pop(0)
     ids = fields.pop(0) if batch.qos else ()
     raws = fields.pop(0) if block else ()
     if not all(ids):
         return 0
-    found: dict[bytes, ReceivedProperties] = {}
+    by_raw: dict[bytes, ReceivedProperties] = {}
     try:
         if raws:
             # Mostly all have the same properties, and to compare is faster than to hash them.
             distinct = {raws[0]} if raws.count(raws[0]) == count else set(raws)
             if len(distinct) * (block // BYTES_A_PACKET) > most:
                 return 0
-            found = {raw: read_publish_properties(raw) for raw in distinct}
+            by_raw = {raw: read_publish_properties(raw) for raw in distinct}
         if aliases is None or name_end > name:
-            _check_topics(topics, found, v5=aliases is not None)
+            _check_topics(topics, by_raw, v5=aliases is not None)
         else:
-            by_block = {raw: aliases.topics[one.alias] for raw, one in found.items()}
+            by_block = {raw: aliases.topics[properties.alias] for raw, properties in by_raw.items()}
             topics = list(map(by_block.__getitem__, raws))
     except (KeyError, ProtocolError):
         return 0
     batch.topics += topics
     batch.packet_ids += ids
     if columns is not None and columns.with_blocks:
-        columns.blocks += _blocks(raws, found, count)
+        columns.blocks += _blocks(raws, by_raw, count)
     if verbatim:
         (packets,) = cut_columns(run, f"{size}s", 1)
         batch.packets += packets
@@ -392,23 +392,25 @@ def _take_run(
 
 
 def _blocks(
-    raws: Sequence[bytes], found: dict[bytes, ReceivedProperties], count: int
+    raws: Sequence[bytes], by_raw: dict[bytes, ReceivedProperties], count: int
 ) -> Iterable[bytes]:
     """Return the block of each message of a run."""
     if not raws:
         return [b""] * count
-    if len(found) == 1:
-        return [found[raws[0]].block] * count
-    by_raw = {raw: one.block for raw, one in found.items()}
-    return map(by_raw.__getitem__, raws)
+    if len(by_raw) == 1:
+        return [by_raw[raws[0]].block] * count
+    block_of = {raw: properties.block for raw, properties in by_raw.items()}
+    return map(block_of.__getitem__, raws)
 
 
-def _check_topics(topics: list[bytes], found: dict[bytes, ReceivedProperties], *, v5: bool) -> None:
+def _check_topics(
+    topics: list[bytes], by_raw: dict[bytes, ReceivedProperties], *, v5: bool
+) -> None:
     """Check the topics of a run.
 
     Raises ``KeyError`` if one of them sets an alias, ``ProtocolError`` if one is illegal.
     """
-    if found and any(one.alias for one in found.values()):
+    if by_raw and any(properties.alias for properties in by_raw.values()):
         raise KeyError
     for topic in set(topics).difference(known_topics):
         check_topic(topic, v5=v5)
@@ -426,12 +428,12 @@ def _shortest(data: bytes, body: int, stop: int) -> bytes:
 def cut_columns(run: bytes, shape: str, width: int) -> list[list[Any]]:
     """Cut a run of packets of one ``shape``, in struct's terms, into its ``width`` columns."""
     columns: list[list[Any]] = [[] for _ in range(width)]
-    at, left = 0, len(run) // _struct(shape, 1).size
+    at, remaining = 0, len(run) // _struct(shape, 1).size
     for count in _AT_ONCE:
-        if left < count:
+        if remaining < count:
             continue
         cut = _struct(shape, count)
-        for _ in range(left // count):
+        for _ in range(remaining // count):
             fields = cut.unpack_from(run, at)
             at += cut.size
             if width == 1:
@@ -439,7 +441,7 @@ def cut_columns(run: bytes, shape: str, width: int) -> list[list[Any]]:
                 continue
             for index, column in enumerate(columns):
                 column += fields[index::width]
-        left %= count
+        remaining %= count
     return columns
 
 

@@ -81,7 +81,9 @@ def encode_identifiers(variant: PacketVariant) -> bytes:
     """Encode the subscription identifiers of a variant."""
     if not variant.identifiers:
         return b""
-    return b"".join([encode_property(SUBSCRIPTION_IDENTIFIER, one) for one in variant.identifiers])
+    return b"".join(
+        [encode_property(SUBSCRIPTION_IDENTIFIER, identifier) for identifier in variant.identifiers]
+    )
 
 
 def _ends(count: int, blocks: Sequence[bytes], variant: PacketVariant) -> Sequence[bytes]:
@@ -138,10 +140,10 @@ class AliasNumbers:
 
     def number(self, topic: bytes) -> int:
         """Return the number of a topic, 0 if it has none."""
-        found = self.numbers.get(topic, 0)
-        if not found and len(self.numbers) < self.most and len(topic) >= self.shortest:
-            found = self.numbers[topic] = len(self.numbers) + 1
-        return found
+        number = self.numbers.get(topic, 0)
+        if not number and len(self.numbers) < self.most and len(topic) >= self.shortest:
+            number = self.numbers[topic] = len(self.numbers) + 1
+        return number
 
 
 class SentAliases:
@@ -164,16 +166,16 @@ class SentAliases:
         Numbers that have to be set count as sent: the messages must be sent. ``gated``: they wait
         for the disk.
         """
-        wanted = 0
+        needed = 0
         for number in numbers:
             if not 0 < number <= self._maximum:  # [MQTT-3.3.2-11]
                 return TopicAliasMode.NONE
-            wanted |= 1 << number
-        known = self._sent | self._gated if gated else self._sent
-        if not wanted & ~known:
-            return TopicAliasMode.NUMBERS if wanted else TopicAliasMode.NONE
+            needed |= 1 << number
+        sent = self._sent | self._gated if gated else self._sent
+        if not needed & ~sent:
+            return TopicAliasMode.NUMBERS if needed else TopicAliasMode.NONE
         if gated:
-            self._gated |= wanted
+            self._gated |= needed
         else:
-            self._sent |= wanted
+            self._sent |= needed
         return TopicAliasMode.SET

@@ -136,10 +136,10 @@ def encode_explained_ack(
 ) -> bytes:
     """Encode one acknowledgement with an explanation."""
     head = encoder.PID_BYTES[packet_id] + bytes((reason,))
-    told = about if explain else NO_EXPLANATION
-    if told.reason_string is None and not told.user:
+    explanation = about if explain else NO_EXPLANATION
+    if explanation.reason_string is None and not explanation.user:
         return encode_acks_v5(kind, [packet_id], [reason])
-    return _packet(_FIRST[kind], head, {}, told, limit) or encode_acks_v5(
+    return _packet(_FIRST[kind], head, {}, explanation, limit) or encode_acks_v5(
         kind, [packet_id], [reason]
     )
 
@@ -205,8 +205,8 @@ def encode_server_auth(
         table.AUTHENTICATION_METHOD: method,
         table.AUTHENTICATION_DATA: data,
     }
-    told = about if explain else NO_EXPLANATION
-    return _packet(b"\xf0", bytes((reason,)), values, told, limit)
+    explanation = about if explain else NO_EXPLANATION
+    return _packet(b"\xf0", bytes((reason,)), values, explanation, limit)
 
 
 def _packet(

@@ -161,11 +161,11 @@ class Mapping:
         ):
             return None
         if self._has_rules:
-            rule, rest = self._follow(topic)
-            if rest is None:
+            rule, below = self._follow(topic)
+            if below is None:
                 subject = rule.subject
             else:
-                subject = _joined(rule.subject, topic_to_subject(rest))
+                subject = _joined(rule.subject, topic_to_subject(below))
             if not subject or not self._has_first(rule, subject):
                 return None
         else:
@@ -241,26 +241,26 @@ class Mapping:
         """Return the topic of a subject without prefix by the rules alone."""
         if not self._has_rules:
             return _topic_or_none(subject)
-        topics = (self._made_of(rule, rest) for rule, rest in self._candidates(subject))
+        topics = (self._made_of(rule, below) for rule, below in self._candidates(subject))
         return next((topic for topic in topics if topic is not None), None)
 
     def _has_first(self, rule: _Rule, subject: str) -> bool:
         """Return whether no other topic has precedence for a subject that this rule produced."""
-        for candidate, rest in self._candidates(subject):
+        for candidate, below in self._candidates(subject):
             if candidate is rule:
                 return True
-            if self._made_of(candidate, rest) is not None:
+            if self._made_of(candidate, below) is not None:
                 return False
         return False
 
-    def _made_of(self, rule: _Rule, rest: str | None) -> str | None:
-        """Return the topic for which this rule produces a subject that ends with ``rest``."""
-        if rest is None:
+    def _made_of(self, rule: _Rule, below: str | None) -> str | None:
+        """Return the topic for which this rule produces a subject that ends with ``below``."""
+        if below is None:
             topic: str | None = rule.topic
-        elif rest == "/" and rule.topic:  # one empty level: only the end of a topic
+        elif below == "/" and rule.topic:  # one empty level: only the end of a topic
             topic = f"{rule.topic}/"
         else:
-            topic = _topic_or_none(rest)
+            topic = _topic_or_none(below)
             if topic and rule.topic:
                 topic = f"{rule.topic}/{topic}"
         return topic if topic and self._follow(topic)[0] is rule else None
@@ -361,21 +361,21 @@ def _joined(above: str, below: str) -> str:
 # Filters as lists of their levels, and the removal of covered NATS subscriptions.
 
 
-def _common_levels(one: list[str], other: list[str]) -> list[str] | None:
+def _common_levels(levels: list[str], other: list[str]) -> list[str] | None:
     """Return the filter for the topics that two filters both match, None if there are none."""
-    for mine, yours in ((one[0], other[0]), (other[0], one[0])):
+    for mine, yours in ((levels[0], other[0]), (other[0], levels[0])):
         if mine in ("+", "#") and yours.startswith("$"):  # [MQTT-4.7.2-1]
             return None
     common: list[str] = []
-    for at, (mine, yours) in enumerate(zip(one, other, strict=False)):
+    for at, (mine, yours) in enumerate(zip(levels, other, strict=False)):
         if mine == "#":
             return common + other[at:]
         if yours == "#":
-            return common + one[at:]
+            return common + levels[at:]
         if mine != yours and "+" not in (mine, yours):
             return None
         common.append(yours if mine == "+" else mine)
-    after = (one if len(one) > len(other) else other)[len(common) :]
+    after = (levels if len(levels) > len(other) else other)[len(common) :]
     return common if after in ([], ["#"]) else None
 
 
@@ -383,10 +383,10 @@ def _levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None
     """Return the levels of a filter below ``above``: ``[]`` for itself only, None for nothing."""
     if above and above[0].startswith("$") and levels[0] in ("+", "#"):  # [MQTT-4.7.2-1]
         return None
-    for wanted, level in zip(levels, above, strict=False):
-        if wanted == "#":
+    for pattern, level in zip(levels, above, strict=False):
+        if pattern == "#":
             return ["#"]
-        if wanted not in ("+", level):
+        if pattern not in ("+", level):
             return None
     if len(levels) < len(above):
         return None
@@ -420,8 +420,8 @@ def _is_covered(pattern: str, root: _PatternNode) -> bool:
     nodes = [root]
     for token in pattern.split("."):
         for node in nodes:
-            rest = node.below.get(">")
-            if rest is not None and rest.pattern != pattern:
+            deeper = node.below.get(">")
+            if deeper is not None and deeper.pattern != pattern:
                 return True
         wider = ("*",) if token in ("*", ">") else ("*", token)
         nodes = [node.below[key] for node in nodes for key in wider if key in node.below]
