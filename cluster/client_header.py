@@ -121,10 +121,10 @@ def decode_client(data: bytes, nonce: bytes, key: bytes) -> tuple[ForwardedClien
         raise BadClientHeader("it does not have the key of this cluster")
     try:
         raw = orjson.loads(facts)
-        known = {name: value for name, value in raw.items() if name in _KINDS}
-        if not all(isinstance(value, _KINDS[name]) for name, value in known.items()):
+        fields = {name: value for name, value in raw.items() if name in _KINDS}
+        if not all(isinstance(value, _KINDS[name]) for name, value in fields.items()):
             raise BadClientHeader("its description of the client is not valid")
-        return ForwardedClient(header.peer, **known), header.size
+        return ForwardedClient(header.peer, **fields), header.size
     except (ValueError, TypeError, AttributeError):
         raise BadClientHeader("its description of the client is not valid") from None
 

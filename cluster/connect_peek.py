@@ -2,10 +2,12 @@
 
 from enum import Enum
 
+from protocol.mqtt.field_reader import FieldReader
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.remaining_length import read_length
+
 _CONNECT = 0x10
 _MQTT_5 = 5
-_MAX_LENGTH = 4
-"""Bytes of the remaining length, and of the length of the properties."""
 
 
 class Peeked(Enum):
@@ -18,64 +20,31 @@ class Peeked(Enum):
 
 def client_id_in(data: bytes) -> str | Peeked:
     """Return the client identifier of a CONNECT that begins with these bytes."""
-    if not data:
-        return Peeked.INCOMPLETE
-    if data[0] != _CONNECT:
+    if data and data[0] != _CONNECT:
         return Peeked.NONE
-    at = _after_length(data, 1)
-    if not isinstance(at, int):
-        return at
-    end = at + _length(data, 1)
-    found = _client_id(data[:end], at)
-    # A whole packet that is too short for its fields is malformed.
-    return Peeked.NONE if found is Peeked.INCOMPLETE and len(data) >= end else found
-
-
-def _client_id(data: bytes, at: int) -> str | Peeked:
-    """Return the client identifier of a CONNECT whose variable header begins at an offset."""
-    name = _field(data, at)
-    if not isinstance(name, bytes):
-        return name
-    at += 2 + len(name) + 4  # level, flags and keep alive
-    if len(data) < at:
-        return Peeked.INCOMPLETE
-    if data[at - 4] == _MQTT_5:
-        start = _after_length(data, at)
-        if not isinstance(start, int):
-            return start
-        at = start + _length(data, at)
-    identifier = _field(data, at)
-    if not isinstance(identifier, bytes):
-        return identifier
     try:
-        return identifier.decode()
+        framed = read_length(data, 1)
+    except ProtocolError:
+        return Peeked.NONE
+    if framed is None:
+        return Peeked.INCOMPLETE
+    length, at = framed
+    try:
+        return _client_id(data[at : at + length]).decode()
     except UnicodeDecodeError:
         return Peeked.NONE
+    except ProtocolError:
+        # A whole packet that is too short for its fields is malformed.
+        return Peeked.NONE if len(data) >= at + length else Peeked.INCOMPLETE
 
 
-def _after_length(data: bytes, at: int) -> int | Peeked:
-    """Return the offset behind a variable byte integer."""
-    for end in range(at, at + _MAX_LENGTH):
-        if end >= len(data):
-            return Peeked.INCOMPLETE
-        if data[end] < 0x80:
-            return end + 1
-    return Peeked.NONE
-
-
-def _length(data: bytes, at: int) -> int:
-    """Return a variable byte integer."""
-    value = shift = 0
-    while True:
-        value |= (data[at] & 0x7F) << shift
-        if data[at] < 0x80:
-            return value
-        at, shift = at + 1, shift + 7
-
-
-def _field(data: bytes, at: int) -> bytes | Peeked:
-    """Return a field with a length of two bytes."""
-    if len(data) < at + 2:
-        return Peeked.INCOMPLETE
-    stop = at + 2 + int.from_bytes(data[at : at + 2], "big")
-    return data[at + 2 : stop] if stop <= len(data) else Peeked.INCOMPLETE
+def _client_id(body: bytes) -> bytes:
+    """Return the field of a CONNECT; raises ProtocolError if it is not there yet."""
+    fields = FieldReader(body, "CONNECT")
+    fields.binary("protocol name", "")
+    level = fields.byte("protocol level")
+    fields.byte("connect flags")
+    fields.number("keep alive")
+    if level == _MQTT_5:
+        fields.property_bytes()
+    return fields.binary("client identifier", "")

@@ -18,12 +18,13 @@ from cluster.client_header import (
     PeerAnswer,
     encode_client,
 )
+from protocol.mqtt.protocol_error import ProtocolError
+from protocol.mqtt.remaining_length import read_length
 
 if TYPE_CHECKING:
     from cluster.edge_listeners import Edges
 
 _CONNACK: Final = 0x20
-_MAX_HEAD: Final = 5
 
 
 class ConnackWatch:
@@ -44,18 +45,14 @@ class ConnackWatch:
                 self._skip -= len(data)
                 return None
             data, self._skip = data[self._skip :], 0
-            size, at, shift = 0, 1, 0
-            while at < len(data):
-                size |= (data[at] & 0x7F) << shift
-                shift += 7
-                at += 1
-                if not data[at - 1] & 0x80:
-                    break
-                if at >= _MAX_HEAD:
-                    return False
-            else:
+            try:
+                framed = read_length(data, 1)
+            except ProtocolError:
+                return False
+            if framed is None:
                 self._head = data
                 return None
+            size, at = framed
             if data[0] == _CONNACK:
                 if len(data) < at + 2:
                     self._head = data
@@ -75,6 +72,35 @@ _FRAME_ROOM: Final = 1024 * 1024
 """Bytes of a WebSocket frame beyond the largest packet, as in ``actors.connection``."""
 
 
+class _Side(asyncio.Protocol):
+    """One of the two connections of a client; nothing is done to one that is closing."""
+
+    __slots__ = ("transport",)
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def pause_reading(self) -> None:
+        """Stop reading: the other side takes no more bytes now."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
 class ClientStage(Enum):
     """The progress of a client."""
 
@@ -88,7 +114,7 @@ class ClientStage(Enum):
     ENDED = "ended"
 
 
-class EdgeClient(asyncio.Protocol):
+class EdgeClient(_Side):
     """A client; the top of the stages of its listener."""
 
     __slots__ = (
@@ -107,10 +133,10 @@ class EdgeClient(asyncio.Protocol):
         "host",
         "log",
         "stage",
-        "transport",
     )
 
     def __init__(self, edge: Edges, options: ListenerOptions, now: float) -> None:
+        super().__init__()
         self._edge = edge
         self._options = options
         self._below = 0
@@ -127,7 +153,6 @@ class EdgeClient(asyncio.Protocol):
         self._upstream: Upstream | None = None
         self._watch: ConnackWatch | None = ConnackWatch()
         """None once the CONNECT is answered."""
-        self.transport: asyncio.Transport | None = None
         self.bytes_out = 0
         """Bytes written to the client's transport so far."""
         self.began = now
@@ -213,7 +238,7 @@ class EdgeClient(asyncio.Protocol):
             self._early.append(data)
             if not self._held and sum(map(len, self._early)) > MAX_PARKED:
                 self._held = True
-                self._pause_reading()
+                self.pause_reading()
             if self.stage is ClientStage.SILENT:
                 self._early = [b"".join(self._early)]
                 if self._edge.place(self, self._early[0]):
@@ -231,7 +256,7 @@ class EdgeClient(asyncio.Protocol):
     def leave(self) -> None:
         """Close this process's copy of the socket: another process continues."""
         self.stage = ClientStage.ENDED
-        self.drop()
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Close the connection to the leader behind the bytes of the client."""
@@ -291,7 +316,7 @@ class EdgeClient(asyncio.Protocol):
             self._early.clear()
         if self._held:
             self._held = False
-            self._resume_reading()
+            self.resume_reading()
 
     def take(self, data: bytes) -> None:
         """Send bytes of the leader to the client."""
@@ -324,21 +349,6 @@ class EdgeClient(asyncio.Protocol):
         closing = self.transport is not None and self.transport.is_closing()
         return self.stage is ClientStage.ENDED or closing
 
-    def upstream_full(self, *, full: bool) -> None:
-        """Stop reading the client while the leader takes no more bytes."""
-        if full:
-            self._pause_reading()
-        else:
-            self._resume_reading()
-
-    def _pause_reading(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
-
     def upstream_lost(self) -> None:
         """Close the client: the leader, or its process, has closed the connection for it.
 
@@ -349,7 +359,7 @@ class EdgeClient(asyncio.Protocol):
             self._edge.park_again(self)
             return
         if not self.ended:
-            self._edge.upstream_lost(self)
+            self._edge.on_lost(self.log)
         self.close()
 
     def close(self) -> None:
@@ -357,23 +367,18 @@ class EdgeClient(asyncio.Protocol):
         if self.transport is not None and not self.transport.is_closing():
             self._edge.closing(self, self.transport)
 
-    def drop(self) -> None:
-        """Close the client at once."""
-        if self.transport is not None:
-            self.transport.abort()
 
-
-class Upstream(asyncio.Protocol):
+class Upstream(_Side):
     """The connection to the leader for one client.
 
     ``answered`` gets the leader's reply; LATER if the connection ends before.
     """
 
-    __slots__ = ("_accepted", "_client", "_head", "_transport", "answered")
+    __slots__ = ("_accepted", "_client", "_head", "answered")
 
     def __init__(self, client: EdgeClient) -> None:
+        super().__init__()
         self._client = client
-        self._transport: asyncio.Transport | None = None
         self._head: bytes | None = b""
         """Bytes before the reply; None behind it."""
         self._accepted = False
@@ -382,8 +387,8 @@ class Upstream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the greeting."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=_WRITE_HIGH)
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.set_write_buffer_limits(high=_WRITE_HIGH)
 
     def data_received(self, data: bytes) -> None:
         """Answer the greeting, take the reply; then pass on bytes to the client."""
@@ -392,7 +397,7 @@ class Upstream(asyncio.Protocol):
             return
         self._head += data
         size = len(MAGIC) + NONCE_SIZE
-        if self._transport is None or self.answered.done() or len(self._head) < size:
+        if self.transport is None or self.answered.done() or len(self._head) < size:
             return
         if len(self._head) == size:
             self._send_header(self._head)
@@ -426,33 +431,13 @@ class Upstream(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop reading the client: the leader takes no more bytes now."""
-        self._client.upstream_full(full=True)
+        self._client.pause_reading()
 
     def resume_writing(self) -> None:
         """Read the client again."""
-        self._client.upstream_full(full=False)
-
-    def write(self, data: bytes) -> None:
-        """Send bytes to the leader."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def pause_reading(self) -> None:
-        """Stop reading from the leader."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Read from the leader again."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._client.resume_reading()
 
     def close(self) -> None:
         """Close the connection behind the bytes of the client."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.close()

@@ -128,7 +128,7 @@ class Edges:
         for link in self.links:
             link.close()
         for client in list(self._clients):
-            client.drop()
+            client.abort()
 
     def reload(
         self, limits: LimitOptions, max_connections: int, listeners: Iterable[ListenerOptions]
@@ -177,7 +177,7 @@ class Edges:
         self._limits.unauthenticated.leave(client, "")
         if self._limits.locate(client.listener, host, self._now()) is not None:
             client.host = ""
-            client.drop()
+            client.abort()
         else:
             self._make_room(self._limits.unauthenticated.join(client, host))
 
@@ -186,10 +186,10 @@ class Edges:
         displaced = self._limits.unauthenticated.holds(client, client.host, client.held_bytes)
         self._make_room(displaced)
 
-    def _make_room(self, gone: Iterable[EdgeClient]) -> None:
-        for client in gone:
+    def _make_room(self, displaced: Iterable[EdgeClient]) -> None:
+        for client in displaced:
             self._limits.refused.add("unauthenticated", self._now(), address=client.address)
-            client.drop()
+            client.abort()
 
     def waited(self, client: EdgeClient) -> float:
         """Return the seconds of its ``connect_timeout`` that a client has used."""
@@ -203,10 +203,6 @@ class Edges:
         """Close the transport of a client, which is dropped if it does not read in time."""
         self._closing[client] = self._now() + _LINGER
         self._closer.part(transport)
-
-    def upstream_lost(self, client: EdgeClient) -> None:
-        """Record that the leader closed the connection for a client."""
-        self.on_lost(client.log)
 
     def ended(self, client: EdgeClient, error: Exception | None) -> None:
         """Forget a client whose connection is closed; ``error``: a stage below failed."""
@@ -236,7 +232,7 @@ class Edges:
         if identifier is Peeked.INCOMPLETE:
             if len(data) >= MAX_PARKED:
                 self._limits.refused.add("connect_too_long", self._now(), address=client.address)
-                client.drop()
+                client.abort()
             return False
         if isinstance(identifier, str) and identifier:
             client.log = partition_of(name_in_log(identifier, self._pseudonym_key), logs)
@@ -259,10 +255,6 @@ class Edges:
     def heard(self, status: NodeStatus, log: int = 0) -> None:
         """Pass clients of a log on to the leader that a status names."""
         self.links[log].heard(status)
-
-    def leader_lost(self, log: int) -> None:
-        """Record that the leader of a log cannot be reached, or has closed a connection."""
-        self.on_lost(log)
 
     def refused_by_leader(self, client: EdgeClient) -> None:
         """Count a client that the leader refuses."""
@@ -291,10 +283,10 @@ class Edges:
             passed_on = [client for link in self.links for client in link.open]
             for slow in self._limits.sweep(passed_on, now):
                 self._limits.refused.add(slow.reason, now, address=slow.reader.address)
-                slow.reader.drop()
+                slow.reader.abort()
         for client, late in list(self._closing.items()):
             if now >= late:
-                client.drop()
+                client.abort()
         waiting = [
             each
             for each in self._clients
@@ -305,7 +297,7 @@ class Edges:
             silent = client.stage is ClientStage.SILENT
             reason = "connect_timeout" if silent else self._why_late(client)
             self._limits.late.add(reason, now, address=client.address)
-            client.drop()
+            client.abort()
 
     def _why_late(self, client: EdgeClient) -> str:
         """Return why a client that has sent its CONNECT waits."""

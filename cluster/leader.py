@@ -210,7 +210,7 @@ class Leader:
         )
         if confidence is not Confidence.CERTAIN or not self._messages.is_connected:
             self._steady_since = now
-        reads = [one.reads for one in self._members.others(now)]
+        reads = [status.reads for status in self._members.others(now)]
         self._broker.write_format(min([FORMAT, *reads]) if now - self._since > _ALL_HEARD else 1)
         if leadership.needs_proof:
             leadership.needs(self._broker.prove(self._epoch))

@@ -102,9 +102,9 @@ class LeaderLink:
 
     def heard(self, status: NodeStatus) -> None:
         """Pass clients on to the leader that a status names, unless it is an earlier one."""
-        known = self.leader
+        leader = self.leader
         if status.role is Role.STOPPED:
-            if known is not None and known.node == status.node:
+            if leader is not None and leader.node == status.node:
                 self.follow(None)
         elif status.role is Role.LEADING and status.epoch >= self._epoch:
             host, _, port = status.peers.rpartition(":")
@@ -146,13 +146,13 @@ class LeaderLink:
             return
         while self._parked and len(self._opening) < _OPENING_AT_MOST:
             client = next(iter(self._parked))
-            given = self._owner.give(client)
-            if given is False:
+            handed_over = self._owner.give(client)
+            if handed_over is False:
                 self._not_before = self._now() + _AGAIN
                 self._open_some()
                 return
             self._parked.pop(client, None)
-            if given:
+            if handed_over:
                 continue
             client.stage = ClientStage.OPENING
             task = self._loop.create_task(self._connect(client, leader), name="edge")
@@ -195,7 +195,7 @@ class LeaderLink:
             else:
                 problem = str(error) or "no answer"
                 if self.leader == leader:
-                    self._owner.leader_lost(self.number)
+                    self._owner.on_lost(self.number)
         finally:
             if client.stage is not ClientStage.OPEN:
                 if upstream is not None:
@@ -211,7 +211,7 @@ class LeaderLink:
                 client.close()
         elif answer is PeerAnswer.REFUSED:
             self._owner.refused_by_leader(client)
-            client.drop()
+            client.abort()
         elif client.stage is ClientStage.PARKED:
             self._not_before = self._now() + _AGAIN
             self._log_problem(leader, problem)

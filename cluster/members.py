@@ -71,21 +71,21 @@ class Members:
         leading = [status for status in self.others(now) if status.role is Role.LEADING]
         return max(leading, key=lambda status: status.epoch, default=None)
 
-    def successor(self, wanted: str, now: float) -> NodeStatus | str:
+    def successor(self, node: str, now: float) -> NodeStatus | str:
         """Return the node to hand over to, or why there is none.
 
-        ``wanted`` is its name; empty: the one that has folded most of the log.
+        ``node`` is its name; empty: the one that has folded most of the log.
         """
         there = {
             status.node: status
             for status in self.others(now)
             if self._why_not(status.node, now) is None
         }
-        if wanted:
-            chosen = there.get(wanted) or self._does_not_follow(wanted, now)
+        if node:
+            chosen = there.get(node) or self._does_not_follow(node, now)
             if isinstance(chosen, str) or self._trusts(chosen):
                 return chosen
-            return f"node {wanted} has another cluster_tls_ca: no node could pass clients on to it"
+            return f"node {node} has another cluster_tls_ca: no node could pass clients on to it"
         there = {name: status for name, status in there.items() if self._trusts(status)}
         if not there:
             return "no other node follows this leader"
@@ -116,10 +116,10 @@ class Members:
         if any(status.role is Role.STARTING for status in others):
             return ""
         nodes = sorted([self._node, *(status.node for status in others)])
-        wanted = nodes[number % len(nodes)]
-        if wanted == self._node or isinstance(self.successor(wanted, now), str):
+        preferred = nodes[number % len(nodes)]
+        if preferred == self._node or isinstance(self.successor(preferred, now), str):
             return ""
-        return wanted
+        return preferred
 
     def wait_before_takeover(self, sequence: int, now: float) -> float:
         """Return the seconds to wait: nodes that have folded more of the log precede this one."""
@@ -143,38 +143,31 @@ class Members:
         return hashlib.sha256(node.encode()).digest()
 
     def _compare(self, other: NodeStatus, mine: NodeStatus) -> None:
+        who = f"node {other.node} ({other.host})"
+        if other.version != mine.version:
+            line = f"{who} runs foldmq {other.version}, this one {mine.version}"
+            self._log_difference(other, "version", other.version, line)
         for what, here, there in (
-            ("version", mine.version, other.version),
             ("users", mine.users, other.users),
             ("permissions", mine.permissions, other.permissions),
         ):
             if here != there:
-                self._log_difference(
-                    other,
-                    what,
-                    there,
-                    f"node {other.node} ({other.host}) has different {what} from this one"
-                    if what != "version"
-                    else f"node {other.node} ({other.host}) runs foldmq {there}, this one {here}",
-                )
+                line = f"{who} has different {what} from this one"
+                self._log_difference(other, what, there, line)
         if not self._trusts(other):
-            self._log_difference(
-                other,
-                "authorities",
-                other.authorities,
-                f"node {other.node} ({other.host}) has another cluster_tls_ca than this one: the "
-                "two cannot pass clients on to each other",
+            line = (
+                f"{who} has another cluster_tls_ca than this one: the two cannot pass clients on "
+                "to each other"
             )
+            self._log_difference(other, "authorities", other.authorities, line)
         off = self._clock_off(other)
         if other.role is Role.LEADING and abs(off) > _CLOCK_OFF_MS:
             way = "ahead of" if off > 0 else "behind"
-            self._log_difference(
-                other,
-                "clock",
-                way,
+            line = (
                 f"the clock of this node is {abs(off) / 1000:.1f} s {way} that of the leader, "
-                f"node {other.node} ({other.host}): set it by NTP",
+                f"{who}: set it by NTP"
             )
+            self._log_difference(other, "clock", way, line)
 
     def _clock_off(self, other: NodeStatus) -> int:
         """Return by how many milliseconds this node's clock is ahead, 0 while that is not known.

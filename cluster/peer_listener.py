@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -121,19 +122,12 @@ class PeerListener:
 
     def _listener(self, client: ForwardedClient) -> Listener:
         """Return the listener with the options of the one that the client connected to."""
-        key = ForwardedClient(
-            None,
-            client.node,
-            client.listener,
-            anonymous=client.anonymous,
-            max_packet_size=client.max_packet_size,
-            connect_timeout=client.connect_timeout,
-            publish_rate=client.publish_rate,
-            publish_bytes=client.publish_bytes,
+        key = dataclasses.replace(
+            client, peer=None, local_peer="", certified=None, version="", cipher="", waited=0.0
         )
-        known = self._listeners.get(key)
-        if known is not None:
-            return known
+        own_listener = self._listeners.get(key)
+        if own_listener is not None:
+            return own_listener
         own = self.admission.listeners.get(client.listener)
         largest = self.node.options.max_packet_size
         if client.max_packet_size > 0:
@@ -151,6 +145,15 @@ class PeerListener:
             self._listeners.clear()
         self._listeners[key] = listener
         return listener
+
+
+_OF_CLIENT: Final = {
+    "peername": "peer",
+    "via": "node",
+    **{name: name for name in ("local_peer", "certified", "waited")},
+    **dict.fromkeys(("cipher", "tls_version", "peercert", "ssl_object"), ""),
+}
+"""Extra info about a client -> the field that has it; empty: none does, or several do."""
 
 
 class PeerStage(Stage):
@@ -197,7 +200,7 @@ class PeerStage(Stage):
         if decoded is None:
             return
         client, size = decoded
-        rest, self._head = self._head[size:], b""
+        behind, self._head = self._head[size:], b""
         self._settle()
         answer = listener.answer(client)
         self.lower.write(answer.value)
@@ -208,8 +211,8 @@ class PeerStage(Stage):
         self._connection = listener.connection(client)
         self._upper = cast("asyncio.Protocol", self._connection)
         self._upper.connection_made(self)
-        if rest and not self.is_closing():
-            self._upper.data_received(rest)
+        if behind and not self.is_closing():
+            self._upper.data_received(behind)
 
     def refuse(self, reason: str) -> None:
         """Close a connection that has no valid header."""
@@ -268,21 +271,12 @@ class PeerStage(Stage):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return what is known of the client; nothing of the node that passes it on."""
         client = self._client
-        match name:
-            case "peername":
-                return client.peer if client is not None else default
-            case "local_peer":
-                return client.local_peer if client is not None else default
-            case "certified":
-                return client.certified if client is not None else default
-            case "waited":
-                return float(client.waited) if client is not None else default
-            case "via":
-                return client.node if client is not None else default
-            case "cipher":
-                return (client.cipher, client.version, 0) if client and client.version else default
-            case "tls_version":
-                return (client.version or default) if client is not None else default
-            case "peercert" | "ssl_object":
-                return default
-        return super().get_extra_info(name, default)
+        if name not in _OF_CLIENT:
+            return super().get_extra_info(name, default)
+        if client is None or name in ("peercert", "ssl_object"):
+            return default
+        if name == "cipher":
+            return (client.cipher, client.version, 0) if client.version else default
+        if name == "tls_version":
+            return client.version or default
+        return getattr(client, _OF_CLIENT[name])

@@ -9,13 +9,13 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, StrEnum
 
 import structlog
 
 from actors.kernel.clock import Clock
 from actors.maintenance.state_reader import FollowedState, StateReader
 from actors.routing.router import Router, routed
+from cluster.failure_detector import ASK_SECONDS, Cause, FailureDetector, Step
 from cluster.members import Members
 from cluster.status import FOLLOWER_STATUS_EVERY, NodeStatus, Role, decode_status
 from eventstore.errors import CorruptLog, EventStoreError, LogUnavailable
@@ -54,7 +54,8 @@ class Follower:
     def __init__(self, log: EventLog) -> None:
         self._log = log
         self._reader = StateReader(log, self._index_frozen, self._index_thawed)
-        self._state = NodeState()
+        self.state = NodeState()
+        """The fold of the log up to the last folded record."""
         self._router = Router()
         self._checker = ChainChecker()
         self._reading = asyncio.Lock()
@@ -73,19 +74,14 @@ class Follower:
         """Link of the last folded record."""
         return self._checker.link
 
-    @property
-    def state(self) -> NodeState:
-        """The fold of the log up to the last folded record."""
-        return self._state
-
     async def begin(self, progress: Callable[[int, int], None]) -> None:
         """Read the log.
 
         Raises the EventStoreError that prevents it, FellBehind when the log is cut meanwhile.
         """
         try:
-            read = await self._reader.read(self._state, self._reset, progress)
-            self._state = read.state
+            read = await self._reader.read(self.state, self._reset, progress)
+            self.state = read.state
             await self._index(frozen=read.loaded is None)
             self._checker = ChainChecker(read.tail.sequence, read.tail.link)
             if read.tail.sequence:
@@ -120,7 +116,7 @@ class Follower:
             await self._take(record)
             if record.sequence % _YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-                if len(self._state.dirty or ()) > _INDEXED_AT_ONCE:
+                if len(self.state.dirty or ()) > _INDEXED_AT_ONCE:
                     await self._index_changes()
             if record.sequence % _FREEZE_EVERY == 0:
                 await self._freeze_offline()
@@ -150,9 +146,9 @@ class Follower:
     def _look(self, record: Record) -> None:
         self.end = LogTail.of(record)
         self.stopped = bool(record.raw_events) and record.raw_events[-1]["e"] == "BrokerStopped"
-        cuts = self._state.cuts
-        if cuts and cuts[-1].first > self._state.begin:
-            self._state.forget_before(cuts[-1].first)
+        cuts = self.state.cuts
+        if cuts and cuts[-1].first > self.state.begin:
+            self.state.forget_before(cuts[-1].first)
 
     async def tail(self) -> LogTail:
         """Return the end of the log; raises as :meth:`EventLog.tail`."""
@@ -162,9 +158,9 @@ class Follower:
         """Return the state, for a broker to adopt; do not use the follower afterwards."""
         async with self._reading:
             await self._index_changes()
-        self._state.dirty = None
-        self._state.begin = self._log.first
-        return FollowedState(self._state, self.end, self._router)
+        self.state.dirty = None
+        self.state.begin = self._log.first
+        return FollowedState(self.state, self.end, self._router)
 
     # The subscription index.
 
@@ -177,11 +173,11 @@ class Follower:
 
     def _index_thawed(self, _loaded: LoadedProjections) -> None:
         """Index sessions by their subscriptions as soon as an event is about to change them."""
-        self._state.sessions.on_thaw = self._router.restore
+        self.state.sessions.on_thaw = self._router.restore
 
     async def _index(self, *, frozen: bool) -> None:
         """Index the sessions that are not yet; with ``frozen``, also those that are frozen."""
-        sessions = self._state.sessions
+        sessions = self.state.sessions
         for number, (name, state) in enumerate(sessions.items()):
             if name in sessions.live:
                 self._router.restore(state)
@@ -195,12 +191,12 @@ class Follower:
             if name not in sessions:
                 self._router.remove_session(name)
         sessions.on_thaw = self._router.restore
-        self._state.dirty = {}
+        self.state.dirty = {}
 
     async def _index_changes(self) -> None:
         """Index the sessions that were changed by events."""
-        sessions, router = self._state.sessions, self._router
-        changed = self._state.dirty or {}
+        sessions, router = self.state.sessions, self._router
+        changed = self.state.dirty or {}
         number = 0
         while changed:
             number += 1
@@ -222,109 +218,6 @@ class Follower:
             self._index_frozen(state)
             if number % _FROZEN_AT_ONCE == 0:
                 await asyncio.sleep(0)
-
-
-SILENT_AFTER = 0.3
-"""Seconds without a status of the leader, after which the follower asks it."""
-ASK_SECONDS = 0.25
-"""Seconds within which the leader has to answer."""
-ASK_AGAIN = 0.1
-"""Seconds between two requests to the leader."""
-CONFIRM_AFTER = 0.05
-"""The same after NATS reported that no process would answer."""
-UNREACHABLE_AFTER = 2.0
-"""Seconds without a status or an answer, after which the leader is replaced."""
-MAX_UNREACHABLE_AFTER = 16.0
-_CERTAIN = 2
-"""Consecutive "no responders" replies of NATS after which the leader counts as dead."""
-
-
-class Cause(StrEnum):
-    """The reason for which another leader is needed."""
-
-    FIRST = "first"
-    """The log had no leader before."""
-    STOPPED = "stopped"
-    """The leader shut down cleanly."""
-    DEAD = "dead"
-    """The leader's process is gone."""
-    SILENT = "silent"
-    """The leader does not answer: its process is suspended, or cut off from NATS."""
-
-
-class Step(Enum):
-    """The next action of a follower."""
-
-    FOLLOW = "follow"
-    ASK = "ask"
-    TAKE_OVER = "take over"
-
-
-class FailureDetector:
-    """A follower's judgement of the leader; every time is monotonic, in seconds."""
-
-    def __init__(self, now: float) -> None:
-        self._heard = now
-        self._asked = float("-inf")
-        self._absent = 0
-        self._suspected = False
-        self._unreachable_after = UNREACHABLE_AFTER
-        self.cause: Cause | None = None
-        """Reason for a takeover; None: there is no reason yet."""
-
-    def silence(self, now: float) -> float:
-        """Return the seconds since the last sign of life of a leader."""
-        return now - self._heard
-
-    def heard(self, now: float) -> None:
-        """Record a sign of life of the leader."""
-        self._heard = now
-        self._absent = 0
-        self.cause = None
-
-    def stopped(self) -> None:
-        """Record that the leader announced its end."""
-        self.cause = Cause.STOPPED
-
-    def suspect(self) -> None:
-        """Record that the leader closed a connection: its process may be gone."""
-        self._suspected = True
-
-    def answered(self, answer: LeaderAnswer, now: float) -> None:
-        """Record the result of a request to the leader.
-
-        It does not matter once the leader has announced its end: it may be from before that.
-        """
-        self._asked = now
-        if self.cause is Cause.STOPPED:
-            return
-        if answer is LeaderAnswer.HERE:
-            self._suspected = False
-            self.heard(now)
-            self._unreachable_after = UNREACHABLE_AFTER
-        elif answer is LeaderAnswer.NONE:
-            self._absent += 1
-            if self._absent >= _CERTAIN:
-                self.cause = Cause.DEAD
-        else:
-            self._absent = 0
-
-    def refused(self, now: float) -> None:
-        """Record that the log refused the takeover: another node writes it, so wait longer."""
-        self.heard(now)
-        self._unreachable_after = min(2 * self._unreachable_after, MAX_UNREACHABLE_AFTER)
-
-    def step(self, now: float) -> Step:
-        """Return the action that is due now."""
-        if self.cause is not None:
-            return Step.TAKE_OVER
-        if now - self._heard < SILENT_AFTER and not self._suspected:
-            return Step.FOLLOW
-        if now - self._heard >= self._unreachable_after:
-            self.cause = Cause.SILENT
-            return Step.TAKE_OVER
-        wait = CONFIRM_AFTER if self._absent else ASK_AGAIN
-        return Step.ASK if now - self._asked >= wait else Step.FOLLOW
 
 
 _log = structlog.get_logger("foldmq")
@@ -373,7 +266,8 @@ class Standby:
         self._on_following = on_following
         self._follower = Follower(log)
         self._detector = FailureDetector(clock.monotonic())
-        self._leader: NodeStatus | None = None
+        self.leader: NodeStatus | None = None
+        """The last status of the leader that this node follows; None: no leader is known."""
         self._news = asyncio.Event()
         self._outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._asking: asyncio.Task[None] | None = None
@@ -390,14 +284,9 @@ class Standby:
         """Returns the number of clients that this node passes on, and of those that wait."""
 
     @property
-    def leader(self) -> NodeStatus | None:
-        """The last status of the leader that this node follows; None: no leader is known."""
-        return self._leader
-
-    @property
     def behind(self) -> int:
         """The number of records that the leader has stored and this node has not folded."""
-        return max(0, self._leader.sequence - self._follower.sequence) if self._leader else 0
+        return max(0, self.leader.sequence - self._follower.sequence) if self.leader else 0
 
     @property
     def problem(self) -> str:
@@ -432,19 +321,19 @@ class Standby:
             return
         now = self._clock.monotonic()
         self._members.heard(status, now, self._me)
-        leader = self._leader
-        known = self._follower.state.epoch if leader is None else leader.epoch
-        if status.role is Role.LEADING and status.epoch >= known:
+        leader = self.leader
+        epoch = self._follower.state.epoch if leader is None else leader.epoch
+        if status.role is Role.LEADING and status.epoch >= epoch:
             if leader is None or leader.node != status.node:
                 _log.info("following", leader=status.node, host=status.host, epoch=status.epoch)
-            self._leader, self._successor = status, ""
+            self.leader, self._successor = status, ""
             self._epoch = status.epoch
             self._detector.heard(now)
             if self._log.watermark is not None:
                 self._log.watermark.note(status.sequence, bytes.fromhex(status.link))
             self._news.set()
         elif status.role is Role.STOPPED and leader is not None and leader.node == status.node:
-            self._leader = None
+            self.leader = None
             self._successor = status.to
             self._detector.stopped()
 
@@ -486,7 +375,7 @@ class Standby:
         while True:
             await self._news.wait()
             self._news.clear()
-            leader = self._leader
+            leader = self.leader
             if leader is None:
                 continue
             try:

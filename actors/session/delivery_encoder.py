@@ -18,7 +18,6 @@ from protocol.mqtt.packets import ConnectProperties
 from protocol.mqtt.publish_encoder_v5 import (
     AliasNumbers,
     PacketVariant,
-    PublishEncoderV5,
     SentAliases,
     prepare_publishes,
 )
@@ -59,7 +58,7 @@ class PreparedMessages(Protocol):
 
     def prepared5(
         self, variant: PacketVariant, numbers: Mapping[bytes, int] | None = None
-    ) -> PublishEncoderV5:
+    ) -> PublishEncoder:
         """Return the encoder of the messages for receivers that share a variant."""
 
     def at_qos0_v5(self, variant: PacketVariant) -> bytes:
@@ -312,9 +311,7 @@ class DeliveryEncoder:
         return len(_prepared([message], variant, now_ms).render([1])) > self.limit
 
 
-def _prepared(
-    messages: Sequence[Message], variant: PacketVariant, now_ms: int
-) -> PublishEncoder | PublishEncoderV5:
+def _prepared(messages: Sequence[Message], variant: PacketVariant, now_ms: int) -> PublishEncoder:
     """Prepare messages with their remaining expiry."""
     blocks = remaining_properties(messages, now_ms)
     topics = [message.topic for message in messages]

@@ -31,7 +31,7 @@ from protocol.mqtt.packets import (
     Publishes,
     cut_payloads,
 )
-from protocol.mqtt.publish_encoder_v5 import PacketVariant, PublishEncoderV5, prepare_publishes
+from protocol.mqtt.publish_encoder_v5 import PacketVariant, prepare_publishes
 
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a separate turn, and others run in between. If a number
@@ -232,7 +232,7 @@ class Batch:
         self.gated = gated
         """Whether it waits for the disk even at QoS 0: a will, which would otherwise be published
         again after a crash."""
-        self._prepared: dict[PacketVariant | int, PublishEncoder | PublishEncoderV5 | bytes] = {}
+        self._prepared: dict[PacketVariant | int, PublishEncoder | bytes] = {}
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -299,7 +299,7 @@ class Batch:
 
     def prepared5(
         self, variant: PacketVariant, numbers: Mapping[bytes, int] | None = None
-    ) -> PublishEncoderV5:
+    ) -> PublishEncoder:
         """Return the encoder of the messages for MQTT 5 receivers that share a variant.
 
         ``numbers`` are the topic aliases of this node, for a variant that uses them.

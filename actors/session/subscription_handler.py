@@ -19,14 +19,10 @@ from eventstore.format.events import LOG_SESSION
 from eventstore.reading.moments import BadMoment
 from protocol.mqtt.encoder import SUBSCRIBE_FAILURE, encode_suback, encode_unsuback
 from protocol.mqtt.field_reader import check_topic_filter
+from protocol.mqtt.packets import PacketType
 from protocol.mqtt.reason_codes import FAILURE, ReasonCode, filters_string
 from protocol.mqtt.replay_filters import STREAM_OFFSET, is_replay_filter
-from protocol.mqtt.server_packet_encoder_v5 import (
-    NO_EXPLANATION,
-    Explanation,
-    encode_suback_v5,
-    encode_unsuback_v5,
-)
+from protocol.mqtt.server_packet_encoder_v5 import NO_EXPLANATION, Explanation, encode_codes_v5
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import TopicError
 
@@ -518,7 +514,8 @@ def _suback(
         return encode_suback(packet.packet_id, codes.translate(_OLDER))
     properties = connection.properties
     refusal = filters_string(packet.filters, codes, reasons) if max(codes) >= FAILURE else None
-    return encode_suback_v5(
+    return encode_codes_v5(
+        PacketType.SUBACK,
         packet.packet_id,
         codes,
         NO_EXPLANATION if refusal is None else Explanation(refusal),
@@ -532,7 +529,7 @@ def _unsuback(connection: ClientConnection, packet: Unsubscribe, codes: bytearra
     if connection.properties is None:
         return encode_unsuback(packet.packet_id)
     limit = connection.properties.maximum_packet_size
-    return encode_unsuback_v5(packet.packet_id, codes, limit=limit)
+    return encode_codes_v5(PacketType.UNSUBACK, packet.packet_id, codes, limit=limit)
 
 
 def _offset(packet: Subscribe) -> str:

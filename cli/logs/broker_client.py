@@ -134,9 +134,9 @@ def as_object(data: bytes) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def _sentence(said: str) -> str:
+def _sentence(text: str) -> str:
     """Return the broker's message with control characters escaped; it escapes names itself."""
-    return said[:_SENTENCE] if said.isprintable() else escaped(said, _SENTENCE)
+    return text[:_SENTENCE] if text.isprintable() else escaped(text, _SENTENCE)
 
 
 _FROM_MEMORY = "the NATS server still answers, from its memory"

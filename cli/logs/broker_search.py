@@ -28,6 +28,7 @@ from eventstore.errors import UsageError
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.discovery import LOG_STREAM_PREFIX, list_logs
 from eventstore.partitions import partition_names
+from eventstore.reading.log_location import embedded_access
 from protocol.errors import FoldmqError
 
 _NODE = re.compile(r"[A-Za-z0-9_-]{1,32}")
@@ -69,8 +70,8 @@ async def open_brokers(flags: SourceFlags) -> AsyncIterator[LogBrokers]:
         whole = not place.node or f"{place.node}-p0" in place.logs
         nodes = place.logs if whole else [place.node]
         brokers = [
-            LiveBroker(one, place.where, place.client, one if one in place.logs else "")
-            for one in nodes
+            LiveBroker(name, place.where, place.client, name if name in place.logs else "")
+            for name in nodes
         ]
         if flags.verbose:
             of_nodes = "broker of node" if len(nodes) == 1 else "brokers of nodes"
@@ -96,11 +97,7 @@ async def _in_directory(
         ) from None
     if port is None or not (_accepts(port) and _in_use(datadir)):
         raise NoLiveBroker(_not_there(datadir, port))
-    known = datadir.credentials()
-    access = ConnectionOptions(
-        urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
-    )
-    client = await _connect(stack, access)
+    client = await _connect(stack, embedded_access(datadir, port))
     logs = datadir.log_names()
     if node is None and not logs:
         node = datadir.node()
@@ -184,9 +181,9 @@ async def _on_external(
             datadir = DataDir(settings.data_dir)
             node = datadir.node() if (datadir.path / "node").is_file() else None
         if node is None:
-            found = await find_nodes(client)
-            logs = await _logs_of(client, found)
-            node = None if logs else _only(found, where)
+            answering = await find_nodes(client)
+            logs = await _logs_of(client, answering)
+            node = None if logs else _only(answering, where)
     return _Place(client, where, logs, node or "")
 
 
@@ -196,16 +193,16 @@ async def _logs_of(client: Client, nodes: list[str]) -> list[str]:
     A log whose broker does not answer is one of them: it has a stream, or a lower number than
     one that was found.
     """
-    owners = {found[1] if (found := _ONE_OF_SEVERAL.fullmatch(one)) else None for one in nodes}
+    owners = {match[1] if (match := _ONE_OF_SEVERAL.fullmatch(log)) else None for log in nodes}
     owner = owners.pop() if len(owners) == 1 else None
     if owner is None:
         return []
     streams: set[str] = set()
     with contextlib.suppress(FoldmqError):  # this user may ask brokers only
         streams.update(await list_logs(client))
-    known = {stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams} | set(nodes)
-    found_names = filter(None, map(_ONE_OF_SEVERAL.fullmatch, known))
-    numbers = {int(found[2]) for found in found_names if found[1] == owner}
+    names = {stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams} | set(nodes)
+    found_names = filter(None, map(_ONE_OF_SEVERAL.fullmatch, names))
+    numbers = {int(match[2]) for match in found_names if match[1] == owner}
     count = max(numbers) + 1
     return partition_names(owner, count) if count > 1 and 0 in numbers else []
 
@@ -214,7 +211,7 @@ async def find_nodes(client: Client) -> list[str]:
     """Return the nodes of the brokers that answer on a NATS server."""
     inbox = client.new_inbox()
     answers = await client.subscribe(inbox)
-    found: set[str] = set()
+    nodes: set[str] = set()
     wait = _FOUND_SECONDS
     try:
         await client.publish(f"$SRV.INFO.{SERVICE}", b"", reply=inbox)
@@ -224,14 +221,14 @@ async def find_nodes(client: Client) -> list[str]:
                 break
             node = ((as_object(message.data) or {}).get("metadata") or {}).get("node")
             if isinstance(node, str) and _NODE.fullmatch(node):
-                found.add(node)
+                nodes.add(node)
             wait = _QUIET_SECONDS
     except (TimeoutError, nats.errors.Error):
         pass
     finally:
         with contextlib.suppress(nats.errors.Error, OSError):
             await answers.unsubscribe()
-    return sorted(found)
+    return sorted(nodes)
 
 
 def _only(nodes: list[str], where: str) -> str:

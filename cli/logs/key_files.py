@@ -1,13 +1,17 @@
 """Files whose first line is a key."""
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from cli.settings.setting_sources import ConfigError
 from eventstore.edited_files import skip_mark
 from eventstore.encryption import StoreKey
 
+if TYPE_CHECKING:
+    from cli.settings.settings import Settings
+
 _SHORTEST_STORE_KEY: Final = 32
+_SHORTEST_CLUSTER_KEY: Final = 16
 
 
 def read_key(name: str, path: Path, shortest: int) -> bytes:
@@ -32,3 +36,14 @@ def store_key(path: Path | None) -> StoreKey | None:
     if path is None:
         return None
     return StoreKey(read_key("encryption_key_file", path, _SHORTEST_STORE_KEY), path)
+
+
+def cluster_key(settings: "Settings") -> bytes:
+    """Return the key of the cluster, empty without; raises ConfigError for an invalid file."""
+    path = settings.cluster_key_file
+    return b"" if path is None else read_cluster_key(path)
+
+
+def read_cluster_key(path: Path) -> bytes:
+    """Return the key of a cluster in a file; raises ConfigError for an invalid one."""
+    return read_key("cluster_key_file", path, _SHORTEST_CLUSTER_KEY)

@@ -95,12 +95,12 @@ class LogBrokers:
     @property
     def present(self) -> list[LiveBroker]:
         """The brokers that have not failed to answer, in the order of their logs."""
-        return [one for one in self._brokers if one.node not in self.absent]
+        return [broker for broker in self._brokers if broker.node not in self.absent]
 
     @property
     def nodes(self) -> list[str]:
         """The nodes of all brokers."""
-        return [one.node for one in self._brokers]
+        return [broker.node for broker in self._brokers]
 
     @property
     def where(self) -> str:
@@ -126,8 +126,8 @@ class LogBrokers:
 
     async def unsure_notes(self) -> list[str]:
         """Return what is not certain of the brokers' states, because records were lost."""
-        found = await self.each(lambda broker: broker.ask("status"))
-        return unsure_notes((self.name_of(broker), status) for broker, status in found)
+        answers = await self.each(lambda broker: broker.ask("status"))
+        return unsure_notes((self.name_of(broker), status) for broker, status in answers)
 
     def refreshed(self) -> LogBrokers:
         """Return the same brokers, also those that did not answer."""
@@ -175,9 +175,9 @@ class LogBrokers:
         Raises what ``ask`` raises, and NoLiveBroker if no broker answers.
         """
         asked = self.present
-        found = await asyncio.gather(*map(ask, asked), return_exceptions=True)
+        results = await asyncio.gather(*map(ask, asked), return_exceptions=True)
         answers: list[tuple[LiveBroker, _Answer]] = []
-        for broker, answer in zip(asked, found, strict=True):
+        for broker, answer in zip(asked, results, strict=True):
             if isinstance(answer, NoLiveBroker):
                 self.absent[broker.node] = answer
             elif isinstance(answer, BaseException):

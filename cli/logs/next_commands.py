@@ -35,29 +35,25 @@ _SHOW: Final = "sessions show "
 _SHOW_FLAGLIKE: Final = f"{_SHOW}-- "
 _WITH_FLAGS: Final = frozenset(
     {
-        *(
-            "actors",
-            "backup",
-            "confirm-clock",
-            "diff",
-            "doctor",
-            "erase",
-            "history",
-            "log",
-            "reload",
-        ),
-        *(
-            "nodes",
-            "outbox",
-            "replay",
-            "retained",
-            "sessions",
-            "status",
-            "subscriptions",
-            "top",
-            "verify",
-            "why",
-        ),
+        "actors",
+        "backup",
+        "confirm-clock",
+        "diff",
+        "doctor",
+        "erase",
+        "history",
+        "log",
+        "nodes",
+        "outbox",
+        "reload",
+        "replay",
+        "retained",
+        "sessions",
+        "status",
+        "subscriptions",
+        "top",
+        "verify",
+        "why",
     }
 )
 """Commands with flags that select the broker."""
@@ -105,33 +101,33 @@ class NextCommands:
     def __init__(
         self, flags: SourceFlags, pids: Iterable[int] = (), *, elsewhere: bool = False
     ) -> None:
-        given: dict[str, object] = {}
+        values: dict[str, object] = {}
         if elsewhere:
             for name in (*NATS_SETTINGS, "encryption_key_file"):
                 if value := os.environ.get(PREFIX + name.upper()):
-                    given[name] = value
+                    values[name] = value
             if value := os.environ.get(CONFIG_VARIABLE):
-                given["config"] = value
-        given |= flags.settings
+                values["config"] = value
+        values |= flags.settings
         if flags.config is not None:
-            given["config"] = flags.config
-        given.pop("nats_password", None)  # never shown
-        if "nats_url" in given:
-            given["nats_url"] = without_secrets(str(given["nats_url"]))
+            values["config"] = flags.config
+        values.pop("nats_password", None)  # never shown
+        if "nats_url" in values:
+            values["nats_url"] = without_secrets(str(values["nats_url"]))
         self._node = flags.node
         cluster = os.environ.get(f"{PREFIX}CLUSTER") if elsewhere else None
         if cluster is not None and flags.node is None and flags.config is None:
             # The data directory would select this node, which may not lead.
-            given.pop("data_dir", None)
+            values.pop("data_dir", None)
             if os.environ.get(f"{PREFIX}PARTITIONS", "1") == "1":
                 self._node = cluster
-        self._given, self._config = given, flags.config
-        self._data_dir = given.get("data_dir")
-        if self._data_dir is None and flags.config is None and "nats_url" not in given:
+        self._given, self._config = values, flags.config
+        self._data_dir = values.get("data_dir")
+        if self._data_dir is None and flags.config is None and "nats_url" not in values:
             self._data_dir = os.environ.get(f"{PREFIX}DATA_DIR", "foldmq-data")
         self._flags = [
             f"{flag_of(name)} {shlex.quote(_absolute(name, value) if elsewhere else str(value))}"
-            for name, value in given.items()
+            for name, value in values.items()
         ]
         self._program = _program(elsewhere=elsewhere)
         self._pids = list(pids)
@@ -143,19 +139,19 @@ class NextCommands:
             return f"{first} && {self.complete(then)}"
         if command == SERVER_LOG:
             command = next(filter(None, map(_log_command, self._pids)), _STATUS)
-        program, _, rest = command.partition(" ")
+        program, _, arguments = command.partition(" ")
         if program != "foldmq":
             if shutil.which(program) is not None:
                 return command
-            rest = _STATUS.partition(" ")[2]
+            arguments = _STATUS.partition(" ")[2]
         name = ""
-        if rest.startswith(_SHOW_FLAGLIKE):  # flags come before a name that looks like one
-            rest, name = _SHOW_FLAGLIKE[:-4], " -- " + rest[len(_SHOW_FLAGLIKE) :]
-        words = [self._program, rest]
-        command = rest.split(" ", 1)[0]
+        if arguments.startswith(_SHOW_FLAGLIKE):  # flags come before a name that looks like one
+            arguments, name = _SHOW_FLAGLIKE[:-4], " -- " + arguments[len(_SHOW_FLAGLIKE) :]
+        words = [self._program, arguments]
+        command = arguments.split(" ", 1)[0]
         if command in _WITH_FLAGS | _WITH_SETTINGS:
             words += self._flags
-            if command in _WITH_FLAGS and self._node is not None and "--node " not in rest:
+            if command in _WITH_FLAGS and self._node is not None and "--node " not in arguments:
                 words.append(f"--node {shlex.quote(self._node)}")
         return " ".join(words) + name
 
@@ -171,9 +167,9 @@ class NextCommands:
         """Return text with the command that salvages the log, if its data directory is known."""
         data_dir, key = self._data_dir, self._given.get("encryption_key_file")
         if data_dir is None and self._config is not None:
-            given = {name: self._given[name] for name in self._given if name != "config"}
+            values = {name: self._given[name] for name in self._given if name != "config"}
             with contextlib.suppress(ConfigError):
-                settings = load_log_settings(given, os.environ, self._config)
+                settings = load_log_settings(values, os.environ, self._config)
                 data_dir = settings.data_dir if settings.nats_url is None else None
                 key = settings.encryption_key_file
         if data_dir is None:
@@ -215,8 +211,8 @@ def _absolute(name: str, value: object) -> str:
 def _program(*, elsewhere: bool) -> str:
     """Return the word that runs this program in a shell."""
     program = Path(sys.executable).with_name("foldmq")
-    found = shutil.which("foldmq")
-    if found is not None and (not program.exists() or program.samefile(found)):
+    installed = shutil.which("foldmq")
+    if installed is not None and (not program.exists() or program.samefile(installed)):
         return "foldmq"
     called = sys.argv[0] if sys.argv else ""
     if not elsewhere and Path(called).name == "foldmq" and "/" in called:

@@ -41,15 +41,15 @@ def parse_point(text: str) -> PointSpec:
     now_ms = time.time() * 1000
     if stripped == "now":
         return PointSpec(stripped, time_ms=round(now_ms))
-    given = stripped
-    if given.endswith(" ago"):
+    spelled = stripped
+    if spelled.endswith(" ago"):
         with contextlib.suppress(ValueError):
-            span = seconds(given.removesuffix(" ago"))
+            span = seconds(spelled.removesuffix(" ago"))
             if isinstance(span, float):
                 return PointSpec(stripped, time_ms=round(now_ms - span * 1000))
-    elif _TIME_OF_DAY.fullmatch(given):
-        given = f"{datetime.now(UTC).astimezone():%Y-%m-%d} {given.rjust(5, '0')}"
-    moment = parse(given, zone=None)
+    elif _TIME_OF_DAY.fullmatch(spelled):
+        spelled = f"{datetime.now(UTC).astimezone():%Y-%m-%d} {spelled.rjust(5, '0')}"
+    moment = parse(spelled, zone=None)
     if moment is None:
         raise UsageError(f'not a point in time: "{escaped(text)}"; {_EXPECTED}')
     return replace(moment, text=stripped)
@@ -122,21 +122,21 @@ async def clock_notes(source: LogSource, moments: Iterable[PointSpec | None]) ->
 
     Only questions by time are concerned, not those by position.
     """
-    times = [one.time_ms for one in moments if one is not None and one.time_ms is not None]
+    times = [part.time_ms for part in moments if part is not None and part.time_ms is not None]
     spans = await clock_spans(source) if times else ()
-    notes = jump_notes((one.first, one.jump_ms) for one in spans if one.jump_ms)
+    notes = jump_notes((part.first, part.jump_ms) for part in spans if part.jump_ms)
     if not notes:
         return []
     for moment in times:
-        ends = [await last_between(source, one.first - 1, one.last, moment) for one in spans]
-        found = [
+        ends = [await last_between(source, part.first - 1, part.last, moment) for part in spans]
+        places = [
             str(end)
-            for end, one in zip(ends, spans, strict=True)
-            if one.first <= end and (end < one.last or one.ends_ms == moment)
+            for end, part in zip(ends, spans, strict=True)
+            if part.first <= end and (end < part.last or part.ends_ms == moment)
         ]
-        if len(found) > 1:
+        if len(places) > 1:
             notes.append(
-                f"{clock(moment)} came more than once: up to records {', '.join(found)}; "
+                f"{clock(moment)} came more than once: up to records {', '.join(places)}; "
                 "the first is meant where one is"
             )
     return notes

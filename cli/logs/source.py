@@ -111,7 +111,7 @@ def named_stream(flags: SourceFlags) -> str | None:
 def only_stream(streams: list[str], where: str) -> str:
     """Return the stream of the only log; raises UsageError if there are several."""
     if len(streams) > 1:
-        raise several_found([one.removeprefix(LOG_STREAM_PREFIX) for one in streams], where)
+        raise several_found([stream.removeprefix(LOG_STREAM_PREFIX) for stream in streams], where)
     return streams[0]
 
 

@@ -113,7 +113,7 @@ def _with_flags(
         command(source, **values)
 
     own = list(inspect.signature(command).parameters.values())[1:]
-    parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
+    parameters = [flag.replace(kind=inspect.Parameter.KEYWORD_ONLY) for flag in own]
     for key in _FROM_SETTINGS:
         field = LogSettings.model_fields[key]
         # The other addresses of a cluster's servers need not be known here.

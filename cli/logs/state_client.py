@@ -64,8 +64,8 @@ class StateClient:
             raise Unanswered("the broker was restarted meanwhile: try again")
         self._broker = who
         if "error" in answer:
-            said = text.escaped(str(answer["error"]))
-            raise Unanswered(f"the broker of node {text.name(self._node)} answers: {said}")
+            reason = text.escaped(str(answer["error"]))
+            raise Unanswered(f"the broker of node {text.name(self._node)} answers: {reason}")
         return answer
 
     async def _ask(self, request: dict[str, Any]) -> object:
@@ -90,20 +90,20 @@ class StateClient:
         """Return the digests of all sessions and retained messages."""
         with self._understood():
             page = await self.ask({})
-            said = LiveState(page["node"], page["position"])
+            state = LiveState(page["node"], page["position"])
             key = page["id"]
-            number = done = 0
+            number = received = 0
             with progress("querying the broker", sum(page["total"]), "states") as update:
                 while page["more"]:
                     number += 1
                     page = await self.ask({"id": key, "page": number})
-                    said.pages.append(_page(page))
-                    done += len(page["sessions"]) + len(page["retained"])
-                    update(done)
-            for one in said.pages:
-                said.sessions += sum(digest is not None for digest in one.sessions.values())
-                said.retained += sum(digest is not None for digest in one.retained.values())
-            return said
+                    state.pages.append(_page(page))
+                    received += len(page["sessions"]) + len(page["retained"])
+                    update(received)
+            for part in state.pages:
+                state.sessions += sum(digest is not None for digest in part.sessions.values())
+                state.retained += sum(digest is not None for digest in part.retained.values())
+            return state
 
     async def session(self, name: str) -> LiveSession:
         """Return the current state of a session."""

@@ -113,19 +113,19 @@ class LiveTrace:
 
     def _read(self, data: bytes) -> Portion:
         try:
-            found = orjson.loads(data)
-            number = int(found["number"])
-            lines = [line for line in found["lines"] if isinstance(line, dict)]
-            skipped = int(found["skipped"])
+            message = orjson.loads(data)
+            number = int(message["number"])
+            lines = [line for line in message["lines"] if isinstance(line, dict)]
+            skipped = int(message["skipped"])
         except (ValueError, KeyError, TypeError):
             raise NoLiveBroker(
                 "the broker sent lines that this foldmq does not understand: check that both "
                 "have the same version"
             ) from None
         lost, self._number = number != self._number + 1, number
-        return Portion(lines, skipped, lost, found.get("ended"), found.get("cause"))
+        return Portion(lines, skipped, lost, message.get("ended"), message.get("cause"))
 
-    async def open(self, **wanted: Any) -> None:
+    async def open(self, **selection: Any) -> None:
         """Start the trace; raises Refused or NoLiveBroker."""
         client = self._broker.client
 
@@ -136,7 +136,7 @@ class LiveTrace:
         self._subscription = await client.subscribe(subject, cb=take)
         with contextlib.suppress(nats.errors.Error):
             await client.flush()
-        self.about = await self._broker.ask("trace", token=self.token, **wanted)
+        self.about = await self._broker.ask("trace", token=self.token, **selection)
         self._kept = self._heard = time.monotonic()
 
     async def stop(self) -> None:
@@ -154,14 +154,14 @@ class LiveTrace:
 
 
 @contextlib.asynccontextmanager
-async def open_trace(broker: LiveBroker, **wanted: Any) -> AsyncIterator[LiveTrace]:
+async def open_trace(broker: LiveBroker, **selection: Any) -> AsyncIterator[LiveTrace]:
     """Run a trace of ``actor``, ``client`` or ``topic`` with at most ``rate`` lines per second.
 
     Raises Refused if there can be no such trace, NoLiveBroker.
     """
     trace = LiveTrace(broker, secrets.token_hex(TOKEN_BYTES))
     try:
-        await trace.open(**wanted)
+        await trace.open(**selection)
     except BaseException:
         await trace.leave()
         raise
@@ -192,10 +192,10 @@ class LogTraces:
     A trace whose broker goes away begins again when the broker is back.
     """
 
-    def __init__(self, brokers: LogBrokers, wanted: dict[str, Any]) -> None:
+    def __init__(self, brokers: LogBrokers, selection: dict[str, Any]) -> None:
         self.brokers = brokers
         """The brokers; ``absent`` are those that are gone now."""
-        self._wanted = wanted
+        self._wanted = selection
         self._queue: asyncio.Queue[Portion] = asyncio.Queue()
         self._held: list[_Held] = []
         """In the order of arrival."""
@@ -246,14 +246,14 @@ class LogTraces:
         if not self._held or self._held[0].arrived > arrived:
             return []
         through = max(held.ms for held in self._held if held.arrived <= arrived)
-        due = sorted((one for one in self._held if one.ms <= through), key=lambda one: one.ms)
-        self._held = [one for one in self._held if one.ms > through]
+        due = sorted((held for held in self._held if held.ms <= through), key=lambda held: held.ms)
+        self._held = [held for held in self._held if held.ms > through]
         portions: list[Portion] = []
-        for one in due:
-            if one.portion.lines and portions and portions[-1].lines:
-                portions[-1].lines.extend(one.portion.lines)
+        for held in due:
+            if held.portion.lines and portions and portions[-1].lines:
+                portions[-1].lines.extend(held.portion.lines)
             else:
-                portions.append(one.portion)
+                portions.append(held.portion)
         return portions
 
     async def begin(self) -> None:
@@ -334,7 +334,7 @@ class LogTraces:
 
 @contextlib.asynccontextmanager
 async def open_traces(
-    brokers: LogBrokers, log: str = "", **wanted: Any
+    brokers: LogBrokers, log: str = "", **selection: Any
 ) -> AsyncIterator[LiveTrace | LogTraces]:
     """Run a trace of a ``topic`` in each log with at most ``rate`` lines per second each.
 
@@ -343,10 +343,10 @@ async def open_traces(
     ``brokers.absent``.
     """
     if log or not brokers.several:
-        async with open_trace(brokers.of_log(log), **wanted) as trace:
+        async with open_trace(brokers.of_log(log), **selection) as trace:
             yield trace
         return
-    traces = LogTraces(brokers, wanted)
+    traces = LogTraces(brokers, selection)
     try:
         await traces.begin()
         yield traces

@@ -16,8 +16,7 @@ from actors.access.login_backoff import BackoffOptions, LoginBackoff
 from actors.access.passwords import PasswordFile
 from actors.connection.pseudonyms import KEY_SIZE, pseudonym
 from actors.kernel.clock import SystemClock
-from cli.logs.cluster_keys import cluster_key, read_cluster_key
-from cli.logs.key_files import store_key
+from cli.logs.key_files import cluster_key, read_cluster_key, store_key
 from cli.settings.access_files import make_tokens
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings

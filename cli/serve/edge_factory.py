@@ -11,7 +11,7 @@ from actors.kernel.clock import Clock
 from actors.transports.handshakes import Handshakes
 from actors.transports.tls_context import TlsOptions, make_context
 from cli.common.units import Address
-from cli.logs.cluster_keys import cluster_key
+from cli.logs.key_files import cluster_key
 from cli.serve.limits_factory import limit_options
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings

@@ -5,8 +5,7 @@ import stat
 
 import structlog
 
-from cli.logs.cluster_keys import read_cluster_key
-from cli.logs.key_files import store_key
+from cli.logs.key_files import read_cluster_key, store_key
 from cli.settings.settings import Settings
 
 log = structlog.get_logger("foldmq")

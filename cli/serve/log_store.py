@@ -19,8 +19,7 @@ from nats.aio.msg import Msg
 
 from actors.transports.tls_context import TlsConfigError, TlsOptions, make_context
 from cli.common.units import Address
-from cli.logs.cluster_keys import cluster_key
-from cli.logs.key_files import store_key
+from cli.logs.key_files import cluster_key, store_key
 from cli.logs.source import external_access, password_in
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings

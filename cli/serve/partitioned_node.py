@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from actors.kernel.clock import SystemClock
-from cli.logs.cluster_keys import cluster_key
+from cli.logs.key_files import cluster_key
 from cli.serve.auth_factory import pseudonym_key
 from cli.serve.broker_process import COUNTS
 from cli.serve.edge_factory import client_tls_context

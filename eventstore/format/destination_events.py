@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from eventstore.format.positions import Run
 
@@ -142,3 +142,8 @@ class DestinationClosed:
     """removed: from the settings."""
     e: Literal["DestinationClosed"] = "DestinationClosed"
     v: Literal[1] = 1
+
+
+DestinationEvent: TypeAlias = (
+    DestinationOpened | Forwarded | ForwardRefused | ForwardLost | OriginTaken | DestinationClosed
+)

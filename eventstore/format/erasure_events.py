@@ -10,7 +10,7 @@ records, without the jumps of the clock. The name of a person has a key as a top
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from eventstore.format.positions import Run
 
@@ -104,3 +104,6 @@ class Erased:
     """Number of its keys."""
     e: Literal["Erased"] = "Erased"
     v: Literal[1] = 1
+
+
+ErasureEvent: TypeAlias = TopicsKeyed | KeysSnapshot | ErasureRequested | Erased

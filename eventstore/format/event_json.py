@@ -47,19 +47,21 @@ def json_object(event: LogEvent) -> LogEvent | _Object:
 
 def field_values(event: LogEvent) -> _Object:
     """Return the written fields of an event, by name."""
-    found = json_object(event)
-    if isinstance(found, dict):
-        return found
-    return {one.name: getattr(event, one.name) for one in fields(event)}
+    fields_of = json_object(event)
+    if isinstance(fields_of, dict):
+        return fields_of
+    return {column.name: getattr(event, column.name) for column in fields(event)}
 
 
 def _added(kind: type) -> dict[str, Any]:
     """Return the fields that were added to an event type, with their defaults."""
     columns = fields(kind)
-    names = [one.name for one in columns]
+    names = [column.name for column in columns]
     return {
-        one.name: one.default if one.default_factory is MISSING else one.default_factory()
-        for one in columns[names.index("v") + 1 :]
+        column.name: column.default
+        if column.default_factory is MISSING
+        else column.default_factory()
+        for column in columns[names.index("v") + 1 :]
     }
 
 
@@ -68,15 +70,15 @@ _ADDED: Final = {
 }
 
 
-def _with_added(found: _Object, event: LogEvent) -> _Object:
+def _with_added(target: _Object, event: LogEvent) -> _Object:
     """Add the later fields that differ from their default, before type and version."""
-    kind, version = found.pop("e"), found.pop("v")
+    kind, version = target.pop("e"), target.pop("v")
     for name, default in _ADDED[type(event)].items():
         value = getattr(event, name)
         if value != default and value != []:
-            found[name] = value
-    found["e"], found["v"] = kind, version
-    return found
+            target[name] = value
+    target["e"], target["v"] = kind, version
+    return target
 
 
 def _any_other(names: tuple[str, ...], values: Callable[[Any], Any], event: LogEvent) -> _Object:
@@ -87,7 +89,7 @@ def _any_other(names: tuple[str, ...], values: Callable[[Any], Any], event: LogE
 
 
 def _published(event: MessagePublished) -> _Object:
-    found = {
+    target = {
         "session": event.session,
         "qos": event.qos,
         "retain": event.retain,
@@ -102,11 +104,11 @@ def _published(event: MessagePublished) -> _Object:
         "e": event.e,
         "v": event.v,
     }
-    return _with_added(found, event) if event.blocks or event.origins else found
+    return _with_added(target, event) if event.blocks or event.origins else target
 
 
 def _delivered(event: Delivered) -> _Object:
-    found = {
+    target = {
         "session": event.session,
         "filter": event.filter,
         "qos": event.qos,
@@ -117,11 +119,11 @@ def _delivered(event: Delivered) -> _Object:
         "e": event.e,
         "v": event.v,
     }
-    return _with_added(found, event) if event.rap else found
+    return _with_added(target, event) if event.rap else target
 
 
 def _queued(event: Queued) -> _Object:
-    found = {
+    target = {
         "session": event.session,
         "filter": event.filter,
         "qos": event.qos,
@@ -131,16 +133,16 @@ def _queued(event: Queued) -> _Object:
         "e": event.e,
         "v": event.v,
     }
-    return _with_added(found, event) if event.expires or event.behind >= 0 else found
+    return _with_added(target, event) if event.expires or event.behind >= 0 else target
 
 
 def _acknowledged(event: Acked | Received | Completed) -> _Object:
-    found = {"session": event.session, "pids": event.pids, "e": event.e, "v": event.v}
-    return _with_added(found, event) if event.reasons else found
+    target = {"session": event.session, "pids": event.pids, "e": event.e, "v": event.v}
+    return _with_added(target, event) if event.reasons else target
 
 
 def _writer(kind: type) -> Callable[[Any], _Object]:
-    names = [one.name for one in fields(kind)]
+    names = [column.name for column in fields(kind)]
     usual = tuple(names[: names.index("v") + 1])
     return partial(_any_other, usual, attrgetter(*usual))
 

@@ -11,73 +11,10 @@ from typing import Annotated, Any, Final, TypeAlias, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from eventstore.format.destination_events import (
-    DestinationClosed,
-    DestinationOpened,
-    Forwarded,
-    ForwardLost,
-    ForwardRefused,
-    OriginTaken,
-)
-from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
-from eventstore.format.events import (
-    Acked,
-    Assigned,
-    Completed,
-    Delivered,
-    Expired,
-    InboundReplaced,
-    MessageDropped,
-    MessagePublished,
-    Queued,
-    Received,
-    Redelivered,
-    Refused,
-    Released,
-    ReplayOpened,
-    ReplayReached,
-    RetainedExpired,
-    Returned,
-    SessionClosed,
-    SessionExpired,
-    SessionOpened,
-    SessionTakenOver,
-    Subscribed,
-    SubscriptionDenied,
-    Unsubscribed,
-    WillArmed,
-    WillCancelled,
-    WillFired,
-)
-from eventstore.format.node_events import (
-    Bridged,
-    BrokerStarted,
-    BrokerStopped,
-    CheckpointBegun,
-    CheckpointCompleted,
-    ClockJumped,
-    Followed,
-    LeaderProved,
-    LimitsApplied,
-    LogArchived,
-    LogCut,
-    LogEndUnproven,
-    LogSalvaged,
-    MessagesCarried,
-    OperatorActed,
-    RetainedCleared,
-    RetainedSnapshot,
-    SessionSnapshot,
-    WebAccessed,
-)
+from eventstore.format import destination_events, events, node_events, turn_events
+from eventstore.format.erasure_events import ErasureEvent
 from eventstore.format.positions import Run, count_runs
-from eventstore.format.turn_events import (
-    TurnAcked,
-    TurnDelivered,
-    TurnEvent,
-    TurnPublished,
-    TurnReleased,
-)
+from eventstore.format.turn_events import TurnEvent
 from protocol.errors import FoldmqError
 
 
@@ -94,62 +31,7 @@ class UnknownEvent(UnreadableEvent):
 
 
 Event: TypeAlias = (
-    Assigned
-    | Bridged
-    | BrokerStarted
-    | BrokerStopped
-    | LeaderProved
-    | CheckpointBegun
-    | CheckpointCompleted
-    | ClockJumped
-    | DestinationClosed
-    | DestinationOpened
-    | Erased
-    | ErasureRequested
-    | Followed
-    | Forwarded
-    | ForwardLost
-    | ForwardRefused
-    | OriginTaken
-    | KeysSnapshot
-    | LimitsApplied
-    | LogArchived
-    | LogCut
-    | LogEndUnproven
-    | LogSalvaged
-    | MessagesCarried
-    | OperatorActed
-    | RetainedCleared
-    | RetainedExpired
-    | RetainedSnapshot
-    | SessionSnapshot
-    | SessionOpened
-    | SessionTakenOver
-    | SessionClosed
-    | SessionExpired
-    | Subscribed
-    | SubscriptionDenied
-    | Unsubscribed
-    | ReplayOpened
-    | ReplayReached
-    | MessagePublished
-    | Delivered
-    | Queued
-    | Redelivered
-    | Acked
-    | Received
-    | Refused
-    | Completed
-    | Released
-    | InboundReplaced
-    | Expired
-    | Returned
-    | WillArmed
-    | WillFired
-    | WillCancelled
-    | MessageDropped
-    | TopicsKeyed
-    | WebAccessed
+    events.SessionEvent | node_events.NodeEvent | destination_events.DestinationEvent | ErasureEvent
 )
 """An event as readers see it."""
 
@@ -217,10 +99,10 @@ def parse_event(raw: dict[str, Any]) -> Event:
     return event
 
 
-def are_current(events: Iterable[dict[str, Any]]) -> bool:
+def are_current(raw_events: Iterable[dict[str, Any]]) -> bool:
     """Return whether JSON objects of events have known types in their current versions."""
     try:
-        return all(VERSIONS.get(raw.get("e", "")) == raw.get("v", 1) for raw in events)
+        return all(VERSIONS.get(raw.get("e", "")) == raw.get("v", 1) for raw in raw_events)
     except TypeError:  # a list or an object: not a type
         return False
 
@@ -238,40 +120,41 @@ def json_schema() -> dict[str, Any]:
     return adapter.json_schema()
 
 
-_RUNS: dict[type, Callable[[Any], list[Run]]] = {
-    Delivered: attrgetter("refs"),
-    Queued: attrgetter("refs"),
-    Released: attrgetter("refs"),
-    InboundReplaced: attrgetter("refs"),
-    Acked: attrgetter("pids"),
-    Received: attrgetter("pids"),
-    Completed: attrgetter("pids"),
-    Refused: attrgetter("pids"),
-    Returned: attrgetter("pids"),
-    Expired: attrgetter("refs"),
-    Assigned: attrgetter("refs"),
-    Redelivered: attrgetter("pids"),
-    ForwardRefused: attrgetter("refs"),
+_COLUMNS: dict[type, str] = {
+    events.Delivered: "refs",
+    events.Queued: "refs",
+    events.Released: "refs",
+    events.InboundReplaced: "refs",
+    events.Acked: "pids",
+    events.Received: "pids",
+    events.Completed: "pids",
+    events.Refused: "pids",
+    events.Returned: "pids",
+    events.Expired: "refs",
+    events.Assigned: "refs",
+    events.Redelivered: "pids",
+    destination_events.ForwardRefused: "refs",
 }
 """Event type -> the column with one integer for each of its entries."""
+_RUNS: dict[type, Callable[[Any], list[Run]]] = {
+    kind: attrgetter(column) for kind, column in _COLUMNS.items()
+}
 
 
-def _count(event: MessagePublished | MessagesCarried | RetainedSnapshot | TurnPublished) -> int:
-    return event.count
-
-
-def _count_pids(event: TurnDelivered | TurnAcked | TurnReleased) -> int:
+def _count_pids(
+    event: turn_events.TurnDelivered | turn_events.TurnAcked | turn_events.TurnReleased,
+) -> int:
     return len(event.pids)
 
 
 _ENTRIES: dict[type, Callable[[Any], int]] = {
-    MessagePublished: _count,
-    MessagesCarried: _count,
-    RetainedSnapshot: _count,
-    TurnPublished: _count,
-    TurnDelivered: _count_pids,
-    TurnAcked: _count_pids,
-    TurnReleased: _count_pids,
+    events.MessagePublished: attrgetter("count"),
+    node_events.MessagesCarried: attrgetter("count"),
+    node_events.RetainedSnapshot: attrgetter("count"),
+    turn_events.TurnPublished: attrgetter("count"),
+    turn_events.TurnDelivered: _count_pids,
+    turn_events.TurnAcked: _count_pids,
+    turn_events.TurnReleased: _count_pids,
 }
 """Other event type with several entries -> how to count them."""
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from eventstore.format.positions import Run
 
@@ -529,3 +529,34 @@ class RetainedExpired:
     """The topics that no longer have a retained message."""
     e: Literal["RetainedExpired"] = "RetainedExpired"
     v: Literal[1] = 1
+
+
+SessionEvent: TypeAlias = (
+    SessionOpened
+    | SessionTakenOver
+    | SessionClosed
+    | SessionExpired
+    | Subscribed
+    | SubscriptionDenied
+    | Unsubscribed
+    | ReplayOpened
+    | ReplayReached
+    | MessagePublished
+    | Delivered
+    | Queued
+    | Redelivered
+    | Acked
+    | Received
+    | Refused
+    | Completed
+    | InboundReplaced
+    | Released
+    | WillArmed
+    | WillFired
+    | WillCancelled
+    | MessageDropped
+    | Expired
+    | Assigned
+    | Returned
+    | RetainedExpired
+)

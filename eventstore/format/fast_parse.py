@@ -118,8 +118,8 @@ def parse_frequent(raw: dict[str, Any]) -> Event | None:
     """Return the event of a JSON object of the log; None: use ``parse_event``."""
     try:
         read, version, usual = _READERS[raw["e"]]
-        found = raw["v"]
-        if type(found) is not int or found != version:
+        written = raw["v"]
+        if type(written) is not int or written != version:
             return None
         event = read(raw)
     except (KeyError, TypeError):  # another type or none at all, or a field is missing

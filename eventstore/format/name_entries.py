@@ -78,8 +78,8 @@ def parts_of(topic: str) -> NameEntry | None:
     """Return the parts of an entry; None: it is a topic."""
     if not topic.startswith(_ROOT):
         return None
-    kind, _, rest = topic.removeprefix(_ROOT).partition("/")
-    token, _, sealed = rest.partition("/")
+    kind, _, behind = topic.removeprefix(_ROOT).partition("/")
+    token, _, sealed = behind.partition("/")
     return NameEntry(kind, token, sealed)
 
 

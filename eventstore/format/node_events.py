@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from eventstore.format.positions import Run
 
@@ -410,3 +410,26 @@ class WebAccessed:
     """End of a token that was added or removed, such as 2026-12-31T23:59:59Z, or never."""
     e: Literal["WebAccessed"] = "WebAccessed"
     v: Literal[1] = 1
+
+
+NodeEvent: TypeAlias = (
+    BrokerStarted
+    | LimitsApplied
+    | BrokerStopped
+    | ClockJumped
+    | LeaderProved
+    | CheckpointBegun
+    | SessionSnapshot
+    | RetainedSnapshot
+    | CheckpointCompleted
+    | MessagesCarried
+    | LogCut
+    | LogSalvaged
+    | LogEndUnproven
+    | LogArchived
+    | Bridged
+    | Followed
+    | RetainedCleared
+    | OperatorActed
+    | WebAccessed
+)

@@ -43,10 +43,10 @@ import hashlib
 import struct
 import zlib
 from binascii import b2a_base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, ParamSpec
 
 import orjson
 
@@ -112,6 +112,7 @@ _TURN = b'"e":"Turn'
 _HOLE = b'"e":"LogSalvaged"'
 _INVALID: Final = "has an invalid header"
 _NO_AREA: Final = memoryview(b"")
+_Arguments = ParamSpec("_Arguments")
 
 
 class ClockJumps(NamedTuple):
@@ -217,19 +218,6 @@ def mentions(data: bytes, words: Iterable[bytes]) -> bool:
     return any(word in header for word in words)
 
 
-def destinations_of(data: bytes) -> list[tuple[int, int]]:
-    """Return the logs that an intact record is meant for, by their numbers.
-
-    For each there is the sequence of the last record before this one that was meant for it.
-    """
-    flags = data[HEAD_SIZE]
-    if not (flags & _FORMAT_2 and flags & _DESTINED):
-        return []
-    begin = HEAD_SIZE + _LENGTHS.size + 2
-    end = begin + _DESTINATION.size * int.from_bytes(data[begin - 2 : begin], "big")
-    return list(_DESTINATION.iter_unpack(data[begin:end]))
-
-
 def salt_of(data: bytes) -> bytes:
     """Return the salt of a record's sealed contents; empty: it has none."""
     flags = data[HEAD_SIZE]
@@ -237,40 +225,6 @@ def salt_of(data: bytes) -> bytes:
         return b""
     end = _json_bounds(data)[0]
     return data[end - SALT_BYTES : end]
-
-
-def encode_record(
-    *,
-    previous: bytes,
-    node: str,
-    time_ms: int,
-    events: Sequence[LogEvent],
-    payloads: Sequence[bytes],
-    part: int = 0,
-    last: bool = True,
-    jumps: ClockJumps = NO_JUMPS,
-    destinations: Sequence[tuple[int, int]] = (),
-    record_format: int = FORMAT,
-    sealed: Sequence[SealedPart] = (),
-    salt: bytes = b"",
-) -> bytes:
-    """Return the bytes of a record; see :func:`record_pieces` for the arguments."""
-    return b"".join(
-        record_pieces(
-            previous,
-            node,
-            time_ms,
-            events,
-            payloads,
-            part,
-            last=last,
-            jumps=jumps,
-            destinations=destinations,
-            record_format=record_format,
-            sealed=sealed,
-            salt=salt,
-        )
-    )
 
 
 def record_pieces(
@@ -292,11 +246,17 @@ def record_pieces(
 
     Large payloads are separate pieces: they are not copied. ``previous`` is the link of the record
     before it, ``time_ms`` Unix time in milliseconds, ``payloads`` the payload area in pieces, in
-    the order in which the events refer to it; ``destinations`` as :func:`destinations_of` returns
-    them, of which format 1 has none; ``sealed`` the parts of the payload area that are sealed with
-    this ``salt``, which format 1 does not have either.
+    the order in which the events refer to it; ``destinations`` the logs that it is meant for, by
+    their numbers, each with the sequence of the last record before that was; ``sealed`` the parts
+    of the payload area that are sealed with this ``salt``. Format 1 has neither of these.
     """
-    header = json_header(node, time_ms, events, part, last=last, jumps=jumps, sealed=sealed)
+    fields: dict[str, Any] = {"node": node, "time": time_ms, "part": part, "last": last}
+    if jumps.record:
+        fields["jumps"] = list(jumps)
+    if sealed:
+        fields["sealed"] = to_columns(sealed)
+    fields["events"] = list(map(json_object, events))
+    header = orjson.dumps(fields)
     if record_format == 1 and not sealed:
         head = b"".join((previous, len(header).to_bytes(4, "big"), header))
     else:
@@ -311,29 +271,16 @@ def record_pieces(
     return (b"".join((magic, digest.digest(), head)), *payloads)
 
 
-def json_header(
-    node: str,
-    time_ms: int,
-    events: Sequence[LogEvent],
-    part: int,
-    *,
-    last: bool,
-    jumps: ClockJumps,
-    sealed: Sequence[SealedPart] = (),
-) -> bytes:
-    """Return the JSON of a record."""
-    fields: dict[str, Any] = {
-        "node": node,
-        "time": time_ms,
-        "part": part,
-        "last": last,
-    }
-    if jumps.record:
-        fields["jumps"] = list(jumps)
-    if sealed:
-        fields["sealed"] = to_columns(sealed)
-    fields["events"] = list(map(json_object, events))
-    return orjson.dumps(fields)
+def _joined(pieces: Callable[_Arguments, Sequence[bytes]]) -> Callable[_Arguments, bytes]:
+    """Return a function that returns the pieces as one."""
+
+    def join(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> bytes:
+        return b"".join(pieces(*args, **kwargs))
+
+    return join
+
+
+encode_record = _joined(record_pieces)
 
 
 def _compact(header: bytes, destinations: Sequence[tuple[int, int]], salt: bytes) -> bytes:
@@ -394,14 +341,14 @@ class Record:
         if not self.sealed:
             return
         opened = {number for number in self.sealed.values() if key(number) is not None}
-        area, seal = bytearray(self.payload), self._seal(key, cipher or cipher_of(key))
+        area = bytearray(self.payload)
+        seal: AreaSeal = RecordSeal(self.salt, key)
+        if self.salted_counter:
+            seal = AreaSeal(self.salt, cipher or cipher_of(key))
         for (begin, end), number in self.sealed.items():
             if number in opened:
                 area[begin:end] = seal.turned(number, begin, bytes(self.stored[begin:end]))
         self.payload, self.opened = memoryview(bytes(area)), frozenset(opened)
-
-    def _seal(self, key: KeyOf, cipher: CipherOf) -> AreaSeal | RecordSeal:
-        return AreaSeal(self.salt, cipher) if self.salted_counter else RecordSeal(self.salt, key)
 
     @property
     def area(self) -> memoryview | SealedArea:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from eventstore.format.positions import MAX_INDEX, Run, from_runs, to_runs
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 SealedPart: TypeAlias = Sequence[int]
 """Begin, length and key of a sealed part of the payload area."""
@@ -206,10 +206,14 @@ def sealed_parts(parts: Iterable[Any], size: int) -> dict[tuple[int, int], int]:
 
 def content_cipher(key: bytes) -> CipherContext:
     """Return the cipher of a key, for one thread at a time."""
+    own = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=_CONTENT_KEY)
+    return _cipher_with(own.digest())
+
+
+def _cipher_with(key: bytes) -> CipherContext:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    own = hashlib.blake2b(key=key, digest_size=KEY_BYTES, person=_CONTENT_KEY).digest()
-    return Cipher(algorithms.AES(own), modes.CTR(bytes(_CIPHER_BLOCK))).encryptor()
+    return Cipher(algorithms.AES(key), modes.CTR(bytes(_CIPHER_BLOCK))).encryptor()
 
 
 def cipher_of(key: KeyOf) -> CipherOf:
@@ -244,31 +248,16 @@ class AreaSeal:
         return cipher.update(bytes(before) + data)[before:] if before else cipher.update(data)
 
 
-class RecordSeal:
+class RecordSeal(AreaSeal):
     """Does the same in the earlier layout, in stored projections and for names."""
 
     def __init__(self, salt: bytes, key: KeyOf) -> None:
-        self._salt = salt
-        self._key = key
-        self._keys: dict[int, Any] = {}
-
-    def turned(self, key: int, begin: int, data: bytes) -> bytes:
-        """Return the part at an offset sealed, or opened; without its key it is a filler."""
-        before = begin % _CIPHER_BLOCK
-        cipher = self._cipher(key, begin // _CIPHER_BLOCK)
-        if cipher is None:
-            return filler(len(data), key)
-        stream = cipher.encryptor()
-        return stream.update(bytes(before) + data)[before:]
-
-    def _cipher(self, number: int, block: int) -> Cipher[Any] | None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-        algorithm = self._keys.get(number)
-        if algorithm is None:
-            key = self._key(number)
-            if key is None:
+        @cache
+        def cipher(number: int) -> CipherContext | None:
+            own = key(number)
+            if own is None:
                 return None
-            own = hashlib.blake2b(self._salt, key=key, digest_size=KEY_BYTES, person=_RECORD_KEY)
-            algorithm = self._keys[number] = algorithms.AES(own.digest())
-        return Cipher(algorithm, modes.CTR(block.to_bytes(_CIPHER_BLOCK, "big")))
+            salted = hashlib.blake2b(salt, key=own, digest_size=KEY_BYTES, person=_RECORD_KEY)
+            return _cipher_with(salted.digest())
+
+        super().__init__(bytes(SALT_BYTES), cipher)

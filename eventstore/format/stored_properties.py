@@ -120,8 +120,8 @@ def seconds_left(interval: int | None, expires: int, time_ms: int) -> int:
     none; and at most ``interval``, the interval with which the message was received (None: not
     known).
     """
-    left = max(1, expires - time_ms // 1000)
-    return left if interval is None else min(interval, left)
+    remaining_s = max(1, expires - time_ms // 1000)
+    return remaining_s if interval is None else min(interval, remaining_s)
 
 
 def expiry_runs(expires: Sequence[int]) -> list[Run] | int:
@@ -155,5 +155,5 @@ def on_clock(event: T, jumped_ms: int) -> T:
 
 def expiries(blocks: Sequence[bytes], time_ms: int) -> list[int]:
     """Return the expiry of each message, see :func:`expires_at`; empty: none expires."""
-    known = {block: expires_at(block, time_ms) for block in set(blocks)}
-    return list(map(known.__getitem__, blocks)) if any(known.values()) else []
+    ends = {block: expires_at(block, time_ms) for block in set(blocks)}
+    return list(map(ends.__getitem__, blocks)) if any(ends.values()) else []

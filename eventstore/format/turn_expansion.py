@@ -49,10 +49,10 @@ def expanded(raw: _Raw) -> list[_Raw]:
     An event of a single session, or one with inconsistent columns, is returned unchanged.
     """
     try:
-        known = _EXPAND.get(raw["e"])
-        if known is None:
+        layout = _EXPAND.get(raw["e"])
+        if layout is None:
             return [raw]
-        names, expand = known
+        names, expand = layout
         if raw["v"] != 1 or not names.issuperset(raw):
             return [raw]
         return expand(raw)
@@ -67,19 +67,19 @@ def _groups(by: Sequence[int], values: Sequence[Any], count: int) -> list[tuple[
     """
     if not by and len(values) == count:
         return [(at, at, at + 1) for at in range(count)]
-    found: list[tuple[int, int, int]] = []
+    groups: list[tuple[int, int, int]] = []
     start = 0
-    last = -1
+    before = -1
     at = 0
     for index in indices(by, values, count):
-        if index != last:
+        if index != before:
             if at > start:
-                found.append((last, start, at))
-            start, last = at, index
+                groups.append((before, start, at))
+            start, before = at, index
         at += 1
     if at > start:
-        found.append((last, start, at))
-    return found
+        groups.append((before, start, at))
+    return groups
 
 
 def _published(raw: _Raw) -> list[_Raw]:
@@ -100,25 +100,25 @@ def _published(raw: _Raw) -> list[_Raw]:
     for index, start, stop in groups:
         if stop - start == 1:
             names, of = [topics[which[start]]], []
-            some: Any = each[start]
+            sizes_of: Any = each[start]
             runs: Any = [pids[start]]
         else:
             named = [topics[at] for at in which[start:stop]]
             distinct = {name: number for number, name in enumerate(dict.fromkeys(named))}
             names = [*distinct]
             of = [distinct[name] for name in named] if len(distinct) > 1 else []
-            some = each[start:stop]
-            if some.count(some[0]) == len(some):
-                some = some[0]
+            sizes_of = each[start:stop]
+            if sizes_of.count(sizes_of[0]) == len(sizes_of):
+                sizes_of = sizes_of[0]
             runs = to_runs(pids[start:stop])
-        one: _Raw = {
+        event: _Raw = {
             "session": sessions[index],
             "qos": qos,
             "retain": False,
             "topics": names,
             "which": of,
             "pids": runs,
-            "sizes": some,
+            "sizes": sizes_of,
             "at": begins[start],
             "count": stop - start,
             "will": False,
@@ -126,16 +126,16 @@ def _published(raw: _Raw) -> list[_Raw]:
             "e": "MessagePublished",
             "v": 1,
         }
-        events.append(one if blocks is None else _with_fields(one, blocks.of(start, stop)))
+        events.append(event if blocks is None else _with_fields(event, blocks.of(start, stop)))
     return events
 
 
-def _with_fields(one: _Raw, added: _Raw) -> _Raw:
+def _with_fields(event: _Raw, added: _Raw) -> _Raw:
     """Return an event with added fields before its type and version."""
     if not added:
-        return one
-    kind, version = one.pop("e"), one.pop("v")
-    return {**one, **added, "e": kind, "v": version}
+        return event
+    kind, version = event.pop("e"), event.pop("v")
+    return {**event, **added, "e": kind, "v": version}
 
 
 class _Blocks:
@@ -152,17 +152,17 @@ class _Blocks:
     def of(self, start: int, stop: int) -> _Raw:
         """Return the fields that contain the blocks of some of the messages."""
         numbers = self._of[start:stop]
-        distinct = [one for one in dict.fromkeys(numbers) if one]
+        distinct = [number for number in dict.fromkeys(numbers) if number]
         if not distinct:
             return {}
-        found: _Raw = {
-            "blocks": [self._sizes[one - 1] for one in distinct],
-            "blocks_at": [self._begins[one - 1] for one in distinct],
+        columns: _Raw = {
+            "blocks": [self._sizes[number - 1] for number in distinct],
+            "blocks_at": [self._begins[number - 1] for number in distinct],
         }
         if len(distinct) > 1 or 0 in numbers:
             new = {old: at for at, old in enumerate(distinct, 1)}
-            found["block_of"] = [new.get(one, 0) for one in numbers]
-        return found
+            columns["block_of"] = [new.get(number, 0) for number in numbers]
+        return columns
 
 
 def _delivered(raw: _Raw) -> list[_Raw]:
@@ -205,12 +205,12 @@ def _acked(raw: _Raw) -> list[_Raw]:
     events: list[_Raw] = []
     for index, start, stop in _groups(raw["by"], sessions, len(pids)):
         runs: Any = [pids[start]] if stop - start == 1 else to_runs(pids[start:stop])
-        one: _Raw = {"session": sessions[index], "pids": runs, "e": kind, "v": 1}
+        event: _Raw = {"session": sessions[index], "pids": runs, "e": kind, "v": 1}
         if reasons:
-            some = reasons[start:stop]
-            if any(some):
-                one = _with_fields(one, {"reasons": to_runs(some)})
-        events.append(one)
+            codes = reasons[start:stop]
+            if any(codes):
+                event = _with_fields(event, {"reasons": to_runs(codes)})
+        events.append(event)
     return events
 
 

@@ -93,15 +93,15 @@ class Manifest:
     def decode(cls, data: bytes, where: str) -> Manifest:
         """Return the manifest in a file; raises BadBackup."""
         try:
-            found: dict[str, Any] = orjson.loads(data)
-            version = found.pop("format")
+            document: dict[str, Any] = orjson.loads(data)
+            version = document.pop("format")
             if version not in (_FORMAT, _FORMAT_SEALED):
                 raise BadBackup(
                     f"backup {where} has format {version}, this foldmq reads formats up to "
                     f"{_FORMAT_SEALED}: use a later foldmq"
                 )
-            logs = [BackedUpLog(**one) for one in found.pop("logs")]
-            return cls(**found, logs=logs)
+            logs = [BackedUpLog(**entry) for entry in document.pop("logs")]
+            return cls(**document, logs=logs)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise BadBackup(f"backup {where}: its {MANIFEST} is damaged") from None
 
@@ -184,8 +184,8 @@ class BackupDirectory:
             names = sorted(entry.name for entry in self.path.iterdir())
         except OSError as error:
             raise explain_failure(self.path, error) from None
-        known = (MANIFEST, MANIFEST + ".new", "foldmq.lock")
-        other = [name for name in names if name not in known and not name.endswith(_SEGMENT)]
+        own = (MANIFEST, MANIFEST + ".new", "foldmq.lock")
+        other = [name for name in names if name not in own and not name.endswith(_SEGMENT)]
         if other:
             raise DataDirError(
                 self.path, f"contains {other[0]}, which is not of a backup: name a directory for it"

@@ -228,7 +228,7 @@ async def _as_plain_file(
 def _copy(damaged: DataDir, copy: DataDir, progress: Callable[[str, int, int], None]) -> None:
     files = list(_files(damaged.jetstream))
     total = sum(file.stat().st_size for file in files)
-    done = 0
+    copied = 0
     for file in files:
         place = copy.jetstream / file.relative_to(damaged.jetstream)
         try:
@@ -236,8 +236,8 @@ def _copy(damaged: DataDir, copy: DataDir, progress: Callable[[str, int, int], N
             shutil.copyfile(file, place)
         except OSError as error:
             raise DataDirError(damaged.path, f"cannot copy {file.name}: {error.strerror}") from None
-        done += file.stat().st_size
-        progress("copying", done, total)
+        copied += file.stat().st_size
+        progress("copying", copied, total)
 
 
 class Rescue:
@@ -307,10 +307,10 @@ class Rescue:
             self._closing.append(LogCut(plan.begin, plan.before.hex(), self._time_ms, "salvage"))
         self._link, self._time_ms, self._jumps = plan.before, 0, NO_JUMPS
 
-    def _sizes(self, wanted: set[Position]) -> dict[Position, int]:
+    def _sizes(self, messages: set[Position]) -> dict[Position, int]:
         """Return the payload bytes of messages."""
-        found: dict[Position, int] = {}
-        for sequence, data in self._plan.kept() if wanted else ():
+        sizes: dict[Position, int] = {}
+        for sequence, data in self._plan.kept() if messages else ():
             for index, event in decode_record(sequence, data).events():
                 if isinstance(event, (MessagePublished, RetainedSnapshot, MessagesCarried)):
                     begin = sequence << INDEX_BITS | index
@@ -319,10 +319,10 @@ class Rescue:
                         refs = from_runs(event.refs)
                     bytes_of = event.sizes
                     each = [bytes_of] * event.count if isinstance(bytes_of, int) else bytes_of
-                    found.update(
-                        (ref, size) for ref, size in zip(refs, each, strict=True) if ref in wanted
+                    sizes.update(
+                        (ref, size) for ref, size in zip(refs, each, strict=True) if ref in messages
                     )
-        return found
+        return sizes
 
     def _all_records(self) -> Iterator[tuple[int, bytes]]:
         """Yield the records of the new log up to the end of the damaged one."""
@@ -373,7 +373,7 @@ class Rescue:
             self._source,
             self._by,
             self._software,
-            [one for one in self._sessions if len(one) <= _NAME_LENGTH][:_NAMED],
+            [name for name in self._sessions if len(name) <= _NAME_LENGTH][:_NAMED],
             len(self._sessions),
             begins_ms=begins_ms,
             ends_ms=ends_ms,

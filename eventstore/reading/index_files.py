@@ -50,7 +50,7 @@ class IndexFiles:
     @property
     def size(self) -> int:
         """Size of all segments in bytes."""
-        return sum(one.size for one in self.segments)
+        return sum(segment.size for segment in self.segments)
 
     @property
     def head(self) -> SegmentHead | None:
@@ -64,7 +64,7 @@ class IndexFiles:
         """
         self.close()
         try:
-            paths = sorted(one for one in self.path.iterdir() if one.name.endswith(_ENDING))
+            paths = sorted(file for file in self.path.iterdir() if file.name.endswith(_ENDING))
         except FileNotFoundError:
             return
         # A merged segment begins with the first record of its first source. The sources may still
@@ -72,25 +72,25 @@ class IndexFiles:
         held: list[Segment] = []
         try:
             held.extend(Segment(path, self._sealer) for path in paths)
-            held.sort(key=lambda one: (one.head.first, -one.head.last))
-            for one in held:
-                if self.segments and one.head.last <= self.segments[-1].head.last:
-                    one.close()
+            held.sort(key=lambda segment: (segment.head.first, -segment.head.last))
+            for segment in held:
+                if self.segments and segment.head.last <= self.segments[-1].head.last:
+                    segment.close()
                     continue
-                if self.segments and not _follows(self.segments[-1].head, one.head):
+                if self.segments and not _follows(self.segments[-1].head, segment.head):
                     self.close()
-                one.require(stream)
-                self.segments.append(one)
+                segment.require(stream)
+                self.segments.append(segment)
         except BaseException:
-            for one in held:
-                one.close()
+            for segment in held:
+                segment.close()
             self.segments = []
             raise
 
     def close(self) -> None:
         """Close all segments."""
-        for one in self.segments:
-            one.close()
+        for segment in self.segments:
+            segment.close()
         self.segments = []
 
     # ------------------------------------------------------------------------- writing
@@ -120,15 +120,15 @@ class IndexFiles:
     def remove_all(self) -> None:
         """Remove all segments, damaged ones as well. Raises OSError."""
         self.close()
-        for one in self.path.iterdir():
-            if _ENDING in one.name:
-                one.unlink(missing_ok=True)
+        for file in self.path.iterdir():
+            if _ENDING in file.name:
+                file.unlink(missing_ok=True)
 
     def append(self, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
         """Add a segment after the last one, and merge if necessary. Raises OSError, BadIndex."""
         self._write(head, items)
-        while len(some := self._mergeable()) > 1:
-            self._merge(some)
+        while len(sources := self._mergeable()) > 1:
+            self._merge(sources)
 
     def shrink(self, most: int, begin: int) -> None:
         """Remove segments that were cut off, and the oldest while the size exceeds ``most`` bytes.
@@ -143,25 +143,25 @@ class IndexFiles:
             self._replace([oldest, heir], replace(heir.head, heir=True), items)
 
     def _mergeable(self) -> list[Segment]:
-        some = self.segments[-_MERGED_AT_ONCE:]
-        if len(some) < _MERGED_AT_ONCE or sum(one.size for one in some) > LARGEST:
+        newest = self.segments[-_MERGED_AT_ONCE:]
+        if len(newest) < _MERGED_AT_ONCE or sum(segment.size for segment in newest) > LARGEST:
             return []
-        return some if len({_tier(one.size) for one in some}) == 1 else []
+        return newest if len({_tier(segment.size) for segment in newest}) == 1 else []
 
-    def _merge(self, some: Sequence[Segment]) -> None:
-        first, last = some[0].head, some[-1].head
+    def _merge(self, sources: Sequence[Segment]) -> None:
+        first, newest = sources[0].head, sources[-1].head
         head = SegmentHead(
-            last.stream,
+            newest.stream,
             first.first,
-            last.last,
+            newest.last,
             first.previous,
-            last.link,
-            last.whole,
+            newest.link,
+            newest.whole,
             first.began_ms,
             first.heir,
-            all(one.head.effects for one in some),
+            all(segment.head.effects for segment in sources),
         )
-        self._replace(some, head, _merged([one.items() for one in some]))
+        self._replace(sources, head, _merged([segment.items() for segment in sources]))
 
     def _write(self, head: SegmentHead, items: Iterable[tuple[str, Any]]) -> None:
         name = f"{head.first:020}-{head.last:020}{_ENDING}"
@@ -169,23 +169,23 @@ class IndexFiles:
         self.segments.append(Segment(self.path / name, self._sealer))
 
     def _replace(
-        self, some: Sequence[Segment], head: SegmentHead, items: Iterable[tuple[str, Any]]
+        self, sources: Sequence[Segment], head: SegmentHead, items: Iterable[tuple[str, Any]]
     ) -> None:
-        at = self.segments.index(some[0])
-        behind = self.segments[at + len(some) :]
+        at = self.segments.index(sources[0])
+        behind = self.segments[at + len(sources) :]
         del self.segments[at:]
         try:
             self._write(head, items)
         except BaseException:
-            self.segments += [*some, *behind]
+            self.segments += [*sources, *behind]
             raise
         new = self.segments[-1]
         self.segments += behind
-        for one in some:
-            one.close()
-            if one.path != new.path:
+        for segment in sources:
+            segment.close()
+            if segment.path != new.path:
                 with contextlib.suppress(OSError):
-                    one.path.unlink()
+                    segment.path.unlink()
 
 
 def _follows(before: SegmentHead, after: SegmentHead) -> bool:
@@ -206,16 +206,16 @@ def _tier(size: int) -> int:
 
 def _merged(sources: Sequence[Iterable[tuple[str, Any]]]) -> Iterator[tuple[str, Any]]:
     """Yield the keys of successive segments in order, each once with one value."""
-    found = merge(*sources, key=itemgetter(0))  # equal keys in the order of the sources
-    for key, group in groupby(found, key=itemgetter(0)):
+    pairs = merge(*sources, key=itemgetter(0))  # equal keys in the order of the sources
+    for key, group in groupby(pairs, key=itemgetter(0)):
         yield key, merge_values(key, [value for _, value in group])
 
 
 def _kept(segment: Segment) -> Iterator[tuple[str, Any]]:
     """Yield the keys that are still needed when the records of a segment are no longer indexed."""
-    last = segment.get(_REMEMBERED)
-    if last is not None:
-        yield _REMEMBERED, pack_sequences(unpack_sequences(last)[-1:])
+    remembered = segment.get(_REMEMBERED)
+    if remembered is not None:
+        yield _REMEMBERED, pack_sequences(unpack_sequences(remembered)[-1:])
     for key, states in segment.starting(STATES):
         bound, parts, denied, _, size = states[-1]
         # At later points, a session without a state did not exist.

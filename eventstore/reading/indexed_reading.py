@@ -70,22 +70,23 @@ async def read_listed(
     the indexed one. Raises as :meth:`LogSource.records`, and UnknownEvent where a record that is
     not indexed has events of a later foldmq, whatever they are about.
     """
-    index, done = source.index, first - 1
+    index, reached = source.index, first - 1
     if first <= index.last and last >= index.first:
         if first < index.first:
             async for record in source.records(first, index.first - 1):
                 check_known(record)
                 yield record
-                done = record.sequence
+                reached = record.sequence
         with contextlib.suppress(BadIndex):
-            listed = [one for one in choose(index) if max(first, index.first) <= one <= last]
-            for some in _chunks(listed):
-                for record in await fetch_listed(source, some):
+            begin = max(first, index.first)
+            listed = [sequence for sequence in choose(index) if begin <= sequence <= last]
+            for chunk in _chunks(listed):
+                for record in await fetch_listed(source, chunk):
                     yield record
-                    done = record.sequence
-            done = min(last, index.last)
-    if done < last:
-        async for record in source.records(done + 1, last):
+                    reached = record.sequence
+            reached = min(last, index.last)
+    if reached < last:
+        async for record in source.records(reached + 1, last):
             check_known(record)
             yield record
 
@@ -101,15 +102,15 @@ async def fetch_listed(source: LogSource, sequences: Sequence[int]) -> list[Reco
 
     Raises BadIndex if one differs from the indexed one, and as :meth:`LogSource.some`.
     """
-    wanted = set(sequences)
-    found = {one.sequence: one for one in await source.some(wanted)}
+    chosen = set(sequences)
+    records = {record.sequence: record for record in await source.some(chosen)}
     index = source.index
-    for sequence in wanted:
-        index.check(found[sequence])
-    return [found[sequence] for sequence in sorted(wanted)]
+    for sequence in chosen:
+        index.check(records[sequence])
+    return [records[sequence] for sequence in sorted(chosen)]
 
 
 def _chunks(sequences: Sequence[int]) -> Iterator[list[int]]:
-    left = iter(sequences)
-    while some := list(islice(left, _AT_ONCE)):
-        yield some
+    remaining = iter(sequences)
+    while chunk := list(islice(remaining, _AT_ONCE)):
+        yield chunk

@@ -71,10 +71,10 @@ def merge_values(key: str, values: Sequence[Any]) -> Any:
     if len(values) == 1 and key[0] != STATES:
         return values[0]
     if key[0] == STATES:
-        return _thinned([one for value in values for one in value])
+        return _thinned([item for value in values for item in value])
     if key[0] in (REFERRED, CHECKS):
-        return [one for value in values for one in value]
-    return pack_sequences([one for value in values for one in unpack_sequences(value)])
+        return [item for value in values for item in value]
+    return pack_sequences([item for value in values for item in unpack_sequences(value)])
 
 
 def states_due(size: int) -> int:

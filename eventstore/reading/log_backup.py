@@ -91,34 +91,34 @@ async def back_up(
         names = sorted(source.stream.removeprefix(LOG_STREAM_PREFIX) for source in logs.values())
         parts = split_log_name(names[0]) if len(names) > 1 else None
         node, several = (parts[0], len(names)) if parts is not None else (names[0], 0)
-        known = {one.log: one for one in before.logs} if before is not None else {}
-        if known and sorted(known) != names:
+        earlier = {copy.log: copy for copy in before.logs} if before is not None else {}
+        if earlier and sorted(earlier) != names:
             raise NoContinuation(
-                f"{where} has a backup of {', '.join(sorted(known))}, this is {', '.join(names)}: "
-                "name another directory"
+                f"{where} has a backup of {', '.join(sorted(earlier))}, "
+                f"this is {', '.join(names)}: name another directory"
             )
         copies = {}
         for source in logs.values():
             name = source.stream.removeprefix(LOG_STREAM_PREFIX)
-            copies[name] = _Copy(source, name, known.get(name), output, directory, where)
+            copies[name] = _Copy(source, name, earlier.get(name), output, directory, where)
         with few_collections():
-            for one in copies.values():
-                await one.check()
-            ends = {name: one.source.last for name, one in copies.items()}
-            while any(ends[name] > one.log.last for name, one in copies.items()):
-                for name, one in copies.items():
-                    await one.to(ends[name], progress)
-                for one in copies.values():  # what they have taken of each other
-                    for name, through in one.taken.items():
+            for copy in copies.values():
+                await copy.check()
+            ends = {name: copy.source.last for name, copy in copies.items()}
+            while any(ends[name] > copy.log.last for name, copy in copies.items()):
+                for name, copy in copies.items():
+                    await copy.to(ends[name], progress)
+                for copy in copies.values():  # what they have taken of each other
+                    for name, through in copy.taken.items():
                         if name in ends:
                             ends[name] = max(ends[name], through)
-        for one in copies.values():
-            one.close()
+        for copy in copies.values():
+            copy.close()
         mark = key.mark if key is not None else ""
         backed_up = [copies[name].log for name in names]
         manifest = Manifest(node, several, time_ms, software, backed_up, mark)
         output.finish(manifest)
-        return BackupResult(manifest, sum(one.added for one in copies.values()))
+        return BackupResult(manifest, sum(copy.added for copy in copies.values()))
 
 
 def _check_same_key(before: Manifest | None, key: StoreKey | None, where: str) -> None:
@@ -208,7 +208,8 @@ class _Copy:
         elif source.begin > log.last + 1:
             wrong = f"begins with record {source.begin}, the backup ends with record {log.last}"
         elif source.begin <= log.last:
-            (record,) = [one for one in await source.some([log.last]) if one.sequence == log.last]
+            records = await source.some([log.last])
+            (record,) = [record for record in records if record.sequence == log.last]
             if record.link.hex() != log.link:
                 wrong = f"has another record {log.last}"
         if wrong:
@@ -303,8 +304,8 @@ class _Restore:
     async def run(self, progress: Progress) -> int:
         """Restore; return the number of records."""
         reader, count = self._reader, 0
-        known = reader.manifest.logs if reader.manifest is not None else []
-        total = sum(one.last - one.first + 1 for one in known)
+        logs = reader.manifest.logs if reader.manifest is not None else []
+        total = sum(log.last - log.first + 1 for log in logs)
         async with fresh_store(self._new, "restore", self._key) as client:
             with few_collections(), progress("restoring", total) as update:
                 try:
@@ -318,8 +319,8 @@ class _Restore:
                     self._check_ends()
                 except (CorruptLog, BadBackup) as error:
                     raise self._damaged(error) from None
-            for log, one in self._logs.items():
-                await one.check_end(self._chains[log].link)
+            for log, backed_up in self._logs.items():
+                await backed_up.check_end(self._chains[log].link)
         self._finish()
         return count
 
@@ -335,18 +336,18 @@ class _Restore:
     def _check_ends(self) -> None:
         """Raise CorruptLog unless everything that the manifest names was there."""
         manifest = self._reader.manifest
-        for one in manifest.logs if manifest is not None else ():
-            chain = self._chains.get(one.log)
+        for log in manifest.logs if manifest is not None else ():
+            chain = self._chains.get(log.log)
             end = 0 if chain is None else chain.sequence
-            if end != one.last or (chain is not None and chain.link.hex() != one.link):
-                raise CorruptLog(end + 1, f"of log {one.log} is missing or is another one")
+            if end != log.last or (chain is not None and chain.link.hex() != log.link):
+                raise CorruptLog(end + 1, f"of log {log.log} is missing or is another one")
 
     def _damaged(self, error: CorruptLog | BadBackup) -> BadBackup:
         """Return the error that says what is damaged and what is intact."""
         what = str(error)
         if isinstance(error, CorruptLog):
             what = f"backup {self._reader.where} is damaged: record {error.sequence} {error.what}"
-        ends = [f"log {log} up to record {one.sequence}" for log, one in self._chains.items()]
+        ends = [f"log {log} up to record {chain.sequence}" for log, chain in self._chains.items()]
         return BadBackup(f"{what}; intact before it: {', '.join(ends) or 'nothing'}")
 
     def _finish(self) -> None:

@@ -72,14 +72,14 @@ class LogIndex:
     @property
     def size(self) -> int:
         """Size in bytes."""
-        return sum(one.size for one in self._segments)
+        return sum(segment.size for segment in self._segments)
 
     def sequences(self, key: str, first: int = 0, last: int | None = None) -> list[int]:
         """Return the records listed for a key between two sequences, both included."""
-        found: list[int] = []
+        listed: list[int] = []
         for segment in self._between(first, last):
-            found += segment.listed(key)
-        return self._within(found, first, last)
+            listed += segment.listed(key)
+        return self._within(listed, first, last)
 
     def names(self, kind: str, first: int, last: int) -> Iterator[str]:
         """Yield the names of keys of a kind that list a record between two sequences.
@@ -90,7 +90,7 @@ class LogIndex:
             head = segment.head
             whole = first <= head.first and head.last <= last
             for key, value in segment.starting(kind):
-                if whole or any(first <= one <= last for one in unpack_sequences(value)):
+                if whole or any(first <= sequence <= last for sequence in unpack_sequences(value)):
                     yield key[len(kind) :]
 
     def next_after(self, key: str, sequence: int) -> int | None:
@@ -117,12 +117,12 @@ class LogIndex:
 
         ``kind`` is ``TOPIC``, ``EFFECT`` or ``DROPPED``.
         """
-        found: set[int] = set()
+        listed: set[int] = set()
         for segment in self._between(first, last):
             for key, value in segment.starting(kind + prefix):
                 if matches(key[1:]):
-                    found.update(unpack_sequences(value))
-        return self._within(sorted(found), first, last)
+                    listed.update(unpack_sequences(value))
+        return self._within(sorted(listed), first, last)
 
     def effects_in_steps(
         self, prefix: str, matches: Callable[[str], bool], first: int, last: int
@@ -133,16 +133,17 @@ class LogIndex:
         may run.
         """
         segments = self._between(first, last)
-        if first < self.first or last > self.last or not all(one.head.effects for one in segments):
+        effects = all(part.head.effects for part in segments)
+        if first < self.first or last > self.last or not effects:
             return None
-        found = set(self.sequences(EFFECT, first, last))
+        listed = set(self.sequences(EFFECT, first, last))
         for segment in segments:
             for kind in (TOPIC, EFFECT):
                 for key, value in segment.starting(kind + prefix):
                     if matches(key[1:]):
-                        found.update(unpack_sequences(value))
+                        listed.update(unpack_sequences(value))
                     yield
-        return self._within(sorted(found), first, last)
+        return self._within(sorted(listed), first, last)
 
     def segment_end(self, sequence: int) -> int:
         """Return the last record of the segment that has an indexed record."""
@@ -154,9 +155,9 @@ class LogIndex:
 
     def referring(self, sequences: Iterable[int], last: int | None = None) -> set[int]:
         """Return the later records that refer to messages in these records, up to ``last``."""
-        wanted = set(sequences)
-        found = {by for _, by, _ in self._references(wanted, last)}
-        return self._kept(found, last)
+        referred = set(sequences)
+        later = {by for _, by, _ in self._references(referred, last)}
+        return self._kept(later, last)
 
     def referring_to(
         self, messages: Mapping[int, frozenset[int]], last: int | None = None
@@ -165,12 +166,12 @@ class LogIndex:
 
         ``messages`` are the indexes of the messages by their records.
         """
-        found = {
+        later = {
             by
             for at, by, runs in self._references(messages.keys(), last)
             if not messages[at].isdisjoint(from_runs(runs))
         }
-        return self._kept(found, last)
+        return self._kept(later, last)
 
     def _references(
         self, sequences: Collection[int], last: int | None
@@ -178,26 +179,26 @@ class LogIndex:
         """Yield the references to these records: record, later record, indexes of messages."""
         if not sequences:
             return
-        groups = sorted({group_key(REFERRED, one) for one in sequences})
+        groups = sorted({group_key(REFERRED, sequence) for sequence in sequences})
         for segment in self._between(min(sequences), last):
             for key in groups:
                 for at, by, runs in _triples(segment.get(key) or ()):
                     if at in sequences:
                         yield at, by, runs
 
-    def _kept(self, found: set[int], last: int | None) -> set[int]:
-        return {one for one in found if self.first <= one and (last is None or one <= last)}
+    def _kept(self, records: set[int], last: int | None) -> set[int]:
+        return {at for at in records if self.first <= at and (last is None or at <= last)}
 
     def referring_before(self, last: int | None = None) -> set[int]:
         """Return the records that refer to messages from before the first indexed record."""
         end = group_key(REFERRED, self.first)
-        found: set[int] = set()
+        later: set[int] = set()
         for segment in self._between(0, last):
             for key, references in segment.starting(REFERRED):
                 if key > end:
                     break
-                found.update(by for at, by, _ in _triples(references) if at < self.first)
-        return self._kept(found, last)
+                later.update(by for at, by, _ in _triples(references) if at < self.first)
+        return self._kept(later, last)
 
     def rare(self, kind: str, first: int = 0) -> list[int]:
         """Return the records with an event of a rare type."""
@@ -254,10 +255,10 @@ class LogIndex:
             return self._segments[start:]
         return self._segments[start : bisect_right(self._segments, last, key=_first)]
 
-    def _within(self, found: list[int], first: int, last: int | None) -> list[int]:
-        start = bisect_left(found, max(first, self.first))
-        stop = len(found) if last is None else bisect_right(found, last)
-        return found[start:stop]
+    def _within(self, ascending: list[int], first: int, last: int | None) -> list[int]:
+        start = bisect_left(ascending, max(first, self.first))
+        stop = len(ascending) if last is None else bisect_right(ascending, last)
+        return ascending[start:stop]
 
 
 def _triples(references: Sequence[Any]) -> Iterator[tuple[int, int, list[Run]]]:

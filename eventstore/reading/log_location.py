@@ -52,12 +52,12 @@ class LogLocation:
 
     async def streams(self, client: Client) -> list[str]:
         """Return the possible streams. Raises NoLog when there is none."""
-        found = [self.named] if self.named is not None else list(self.several)
-        if not found:
-            found = await list_logs(client)
-        if not found:
+        streams = [self.named] if self.named is not None else list(self.several)
+        if not streams:
+            streams = await list_logs(client)
+        if not streams:
             raise NoLog(f"there is no log of foldmq on {self.where}")
-        return found
+        return streams
 
     async def open(self, client: Client, stream: str) -> LogSource:
         """Return a log for reading. Raises NoLog, LostLog, CorruptLog or NatsUnavailable."""
@@ -132,8 +132,8 @@ async def open_directory(
 
 def _stored(datadir: DataDir) -> set[str]:
     """Return the streams of logs in the store of a data directory."""
-    found = datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*")
-    return {path.name for path in found}
+    folders = datadir.jetstream.glob(f"jetstream/*/streams/{LOG_STREAM_PREFIX}*")
+    return {path.name for path in folders}
 
 
 def _check_unused(datadir: DataDir) -> None:
@@ -170,9 +170,14 @@ def _running_access(datadir: DataDir) -> ConnectionOptions:
             f"data directory {datadir.path} is in use, but its nats.conf does not contain the port "
             "of its NATS server: try again"
         )
-    known = datadir.credentials()
+    return embedded_access(datadir, port)
+
+
+def embedded_access(datadir: DataDir, port: int) -> ConnectionOptions:
+    """Return the connection options for the embedded server of a data directory."""
+    credentials = datadir.credentials()
     return ConnectionOptions(
-        urls=(f"nats://127.0.0.1:{port}",), user=known.user, password=known.password
+        urls=(f"nats://127.0.0.1:{port}",), user=credentials.user, password=credentials.password
     )
 
 

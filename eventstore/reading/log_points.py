@@ -52,19 +52,19 @@ async def time_of(source: LogSource, sequence: int) -> int:
 
 async def clock_spans(source: LogSource) -> Sequence[ClockSpan]:
     """Return the parts of a log between the jumps of its clock; raises as :func:`time_of`."""
-    found: list[ClockSpan] = []
-    last = source.last
-    while last >= source.begin:
-        record = (await source.some([last]))[0]
+    spans: list[ClockSpan] = []
+    end = source.last
+    while end >= source.begin:
+        record = (await source.some([end]))[0]
         first = record.jumps.record
         if first <= source.begin:
-            found.append(ClockSpan(source.begin, last, 0, record.time_ms))
+            spans.append(ClockSpan(source.begin, end, 0, record.time_ms))
             break
         before = (await source.some([first - 1]))[0]
         jump_ms = record.jumps.total_ms - before.jumps.total_ms
-        found.append(ClockSpan(first, last, jump_ms, record.time_ms))
-        last = first - 1
-    return found[::-1]
+        spans.append(ClockSpan(first, end, jump_ms, record.time_ms))
+        end = first - 1
+    return spans[::-1]
 
 
 def jump_notes(jumps: Iterable[tuple[int, int]]) -> list[str]:
@@ -97,9 +97,9 @@ async def all_until(source: LogSource, time_ms: int) -> int:
     Differs from :func:`last_until` where the clock was set back, so that the time came again.
     """
     for span in reversed(await clock_spans(source)):
-        last = await last_between(source, span.first - 1, span.last, time_ms)
-        if last >= span.first:
-            return last
+        end = await last_between(source, span.first - 1, span.last, time_ms)
+        if end >= span.first:
+            return end
     return source.begin - 1
 
 

@@ -191,14 +191,14 @@ class LogSource:
 
     def beginning(self) -> str:
         """Return a sentence about the beginning of a cut log: record, time and reason."""
-        said = f"the log begins with record {self.first}"
+        sentence = f"the log begins with record {self.first}"
         if self.cut is None:
-            return said
+            return sentence
         event = self.cut.event
         if event.first == self.first:
-            said += f" of {clock(event.begins_ms)}"
+            sentence += f" of {clock(event.begins_ms)}"
         why = cut_text(event.reason)
-        return f"{said}: earlier records were cut off on {clock(self.cut.time_ms)} ({why})"
+        return f"{sentence}: earlier records were cut off on {clock(self.cut.time_ms)} ({why})"
 
     def require_whole(self) -> None:
         """Raise CorruptLog unless the log begins and ends where it may.
@@ -221,9 +221,9 @@ class LogSource:
         """
         if self.noted is not None and self.begin <= self.noted[0] <= self.last:
             sequence = self.noted[0]
-            async for found, data in self.stored(sequence, sequence):
+            async for number, data in self.stored(sequence, sequence):
                 try:
-                    record = decode_record(found, data)
+                    record = decode_record(number, data)
                 except CorruptLog:
                     return
                 check_noted(self.noted, record)
@@ -269,9 +269,9 @@ async def _time_at(client: Client, stream: str, sequence: int) -> int:
     """Return the time of the last readable record up to a sequence; 0 if many are damaged."""
     for first in (sequence, max(1, sequence - _NEAR)):
         time_ms = 0
-        async for found, data in read_stored(client, stream, first, sequence):
+        async for number, data in read_stored(client, stream, first, sequence):
             with suppress(CorruptLog, UnknownLogFormat):
-                time_ms = decode_record(found, data).time_ms
+                time_ms = decode_record(number, data).time_ms
         if time_ms:
             return time_ms
     return 0

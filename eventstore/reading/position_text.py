@@ -1,7 +1,7 @@
 """Positions as text: parsing (``12``, ``12.3`` or an ISO time) and display."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -62,27 +62,20 @@ def several(items: Iterable[str], total: int) -> str:
 
 def packet_ids_text(runs: list[Run]) -> str:
     """Return packet identifiers: ``7`` or ``1-128``."""
-    return several(map(_number_run, runs), len(runs))
-
-
-def _number_run(run: Run) -> str:
-    if isinstance(run, int):
-        return str(run)
-    first, count, step = run
-    last = first + (count - 1) * step
-    return f"{first}-{last}" + (f" by {step}" if step != 1 else "")
+    return several((_run_text(run, str, with_step=True) for run in runs), len(runs))
 
 
 def positions_text(runs: list[Run]) -> str:
     """Return positions: ``5.0`` or ``5.0-5.127``."""
-    return several(map(_position_run, runs), len(runs))
+    return several((_run_text(run, format_position, with_step=False) for run in runs), len(runs))
 
 
-def _position_run(run: Run) -> str:
+def _run_text(run: Run, shown: Callable[[int], str], *, with_step: bool) -> str:
     if isinstance(run, int):
-        return format_position(run)
+        return shown(run)
     first, count, step = run
-    return f"{format_position(first)}-{format_position(first + (count - 1) * step)}"
+    by = f" by {step}" if with_step and step != 1 else ""
+    return f"{shown(first)}-{shown(first + (count - 1) * step)}{by}"
 
 
 def stamp(at: Position, time_ms: int) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from eventstore.format.events import LOG_SESSION, MessagePublished, Released
 from eventstore.format.positions import Position, from_runs, position
@@ -64,20 +64,7 @@ class Publications:
 
     def after(self, through: Position) -> Publications | None:
         """Return those that take effect after a position; None: there are none."""
-        if self.positions[0] > through:
-            return self
-        done = sum(at <= through for at in self.positions)
-        if done == len(self):
-            return None
-        return replace(
-            self,
-            positions=self.positions[done:],
-            refs=self.refs[done:],
-            topics=self.topics[done:],
-            payloads=self.payloads[done:],
-            blocks=self.blocks[done:],
-            expires=self.expires[done:],
-        )
+        return _after(self, through, _PUBLICATION_COLUMNS)
 
 
 @dataclass(slots=True)
@@ -94,12 +81,21 @@ class Releases:
 
     def after(self, through: Position) -> Releases | None:
         """Return those that take effect after a position; None: there are none."""
-        if self.positions and self.positions[0] > through:
-            return self
-        done = sum(at <= through for at in self.positions)
-        if done == len(self.positions):
-            return None
-        return replace(self, positions=self.positions[done:], refs=self.refs[done:])
+        return _after(self, through, ("positions", "refs"))
+
+
+_PUBLICATION_COLUMNS: Final = ("positions", "refs", "topics", "payloads", "blocks", "expires")
+_Item = TypeVar("_Item", Publications, Releases)
+
+
+def _after(item: _Item, through: Position, columns: tuple[str, ...]) -> _Item | None:
+    positions = item.positions
+    if positions and positions[0] > through:
+        return item
+    before = sum(at <= through for at in positions)
+    if before == len(positions):
+        return None
+    return replace(item, **{name: getattr(item, name)[before:] for name in columns})
 
 
 PublicationItem: TypeAlias = Publications | Releases | StoredMessages

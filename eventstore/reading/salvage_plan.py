@@ -8,9 +8,7 @@ from typing import Final, NamedTuple
 from eventstore.encryption import StoreKey
 from eventstore.errors import CorruptLog, UnknownLogFormat
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent
-from eventstore.format.node_events import (
-    LogCut,
-)
+from eventstore.format.node_events import LogCut
 from eventstore.format.records import (
     FORMAT,
     GENESIS,
@@ -22,9 +20,7 @@ from eventstore.format.records import (
     mentions,
     previous_of,
 )
-from eventstore.reading.fresh_log import (
-    log_names,
-)
+from eventstore.reading.fresh_log import log_names
 from eventstore.reading.stored_blocks import (
     FrameDamage,
     read_blocks,
@@ -121,8 +117,8 @@ def _checked(sequence: int, data: bytes, link: bytes) -> _Link | UnknownLogForma
     except (UnknownEvent, UnknownLogFormat) as error:
         return error
     except UnreadableEvent as error:
-        said = str(error).removeprefix(f"record {sequence}, ")
-        return _Link(sequence, data, f"cannot be read: {said}")
+        reason = str(error).removeprefix(f"record {sequence}, ")
+        return _Link(sequence, data, f"cannot be read: {reason}")
     except CorruptLog as error:
         return later or _Link(sequence, data, error.what)
     return _Link(sequence, data)
@@ -239,16 +235,16 @@ class Plan:
     def _choose(self) -> None:
         """Keep the runs that fit together by their sequences; of two that do not, the longer."""
         kept: list[_Run] = []
-        left: list[_Run] = []
+        omitted: list[_Run] = []
         """Runs that were left out, before the next one that is kept."""
         for run in self.runs:
             if not run.count or run.first < 1:
-                left.append(run)
+                omitted.append(run)
                 continue
             while kept and run.first <= kept[-1].last and run.count > kept[-1].count:
-                left.append(kept.pop())
+                omitted.append(kept.pop())
             if kept and run.first <= kept[-1].last:
-                left.append(run)
+                omitted.append(run)
                 continue
             if kept and run.first == kept[-1].last + 1:
                 # Nothing is missing between them: one of the two records is a wrong one.
@@ -256,21 +252,21 @@ class Plan:
                 if kept[-1].count < run.count:
                     kept[-1].count -= 1
                     if not kept[-1].count:
-                        left.append(kept.pop())
+                        omitted.append(kept.pop())
                 else:
                     run.previous = run.link
                     run.without_first(1)
                     if not run.count:
-                        left.append(run)
+                        omitted.append(run)
                         continue
-            run.why = next((one.why for one in left if one.why), run.why)
-            run.bytes += sum(one.bytes for one in left)
-            left = []
+            run.why = next((omission.why for omission in omitted if omission.why), run.why)
+            run.bytes += sum(omission.bytes for omission in omitted)
+            omitted = []
             kept.append(run)
         self.runs = kept
-        if left:
+        if omitted:
             why, size, count = self._rest
-            why = next((one.why for one in left if one.why), why)
+            why = next((omission.why for omission in omitted if omission.why), why)
             self._rest = why, size, max(1, count)
 
     def _begin_at(self) -> None:
@@ -291,6 +287,6 @@ class Plan:
                 self.holes.append(Hole(expected, run.first - 1, run.previous.hex(), run.bytes, why))
             expected = run.last + 1
         why, size, count = self._rest
-        last = max(self._mark[0] if self._mark is not None else 0, expected + count - 1)
-        if last >= expected:
-            self.holes.append(Hole(expected, last, "", size, why or "is missing"))
+        end = max(self._mark[0] if self._mark is not None else 0, expected + count - 1)
+        if end >= expected:
+            self.holes.append(Hole(expected, end, "", size, why or "is missing"))

@@ -152,8 +152,8 @@ class Segment:
                 raise self._damaged()
             trailer = os.pread(self._file, _TRAILER.size, self.size - _TRAILER.size)
             begin, size, digest, magic = _TRAILER.unpack(trailer)
-            wanted = _MAGIC if self._sealer is None else SEALED_INDEX
-            if magic != wanted or begin + size + _TRAILER.size != self.size:
+            expected = _MAGIC if self._sealer is None else SEALED_INDEX
+            if magic != expected or begin + size + _TRAILER.size != self.size:
                 raise self._damaged()
             data = os.pread(self._file, size, begin)
             if hashlib.sha256(data).digest()[:16] != digest:
@@ -183,13 +183,13 @@ class Segment:
 
     def listed(self, key: str) -> Sequence[int]:
         """Return the records listed for a key."""
-        found = self._listed.get(key)
-        if found is None:
-            found = list(accumulate(self.get(key) or ()))
+        sequences = self._listed.get(key)
+        if sequences is None:
+            sequences = list(accumulate(self.get(key) or ()))
             if len(self._listed) >= _HELD_LISTS:
                 self._listed.clear()
-            self._listed[key] = found
-        return found
+            self._listed[key] = sequences
+        return sequences
 
     def starting(self, prefix: str) -> Iterator[tuple[str, Any]]:
         """Yield all keys that begin with a prefix, with their values, in order."""
@@ -207,14 +207,14 @@ class Segment:
             yield from self._load(number).items()
 
     def _block(self, number: int) -> dict[str, Any]:
-        found = self._blocks.get(number)
-        if found is None:
-            found = self._blocks[number] = self._load(number)
+        block = self._blocks.get(number)
+        if block is None:
+            block = self._blocks[number] = self._load(number)
             if len(self._blocks) > _HELD_BLOCKS:
                 self._blocks.popitem(last=False)
         else:
             self._blocks.move_to_end(number)
-        return found
+        return block
 
     def _load(self, number: int) -> dict[str, Any]:
         begin = self._ends[number - 1] if number else len(_MAGIC)

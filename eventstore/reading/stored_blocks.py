@@ -51,9 +51,9 @@ class FrameDamage:
 
 def block_files(store: Path, stream: str) -> list[Path]:
     """Return the files with the messages of a stream, in order."""
-    found = store.glob(f"jetstream/*/streams/{stream}/msgs/*.blk")
+    blocks = store.glob(f"jetstream/*/streams/{stream}/msgs/*.blk")
     return sorted(
-        (file for file in found if file.stem.isdecimal()), key=lambda file: int(file.stem)
+        (file for file in blocks if file.stem.isdecimal()), key=lambda file: int(file.stem)
     )
 
 
@@ -103,8 +103,8 @@ def read_blocks(
 def _messages(file: bytes, word: bytes, damage: FrameDamage) -> Iterator[StoredBytes]:
     at, size = 0, len(file)
     while at < size:
-        found = file.find(word, at + _FRAME)
-        frame = found - _FRAME if found >= 0 else size
+        place = file.find(word, at + _FRAME)
+        frame = place - _FRAME if place >= 0 else size
         if frame > at:  # a message whose own subject is damaged
             begin = file.find(MAGIC, at, frame)
             if begin >= 0:
@@ -113,22 +113,22 @@ def _messages(file: bytes, word: bytes, damage: FrameDamage) -> Iterator[StoredB
                 yield StoredBytes(0, data)
             else:
                 damage.stray += _stray(file[at:frame])
-        if found < 0:
+        if place < 0:
             return
         length = int.from_bytes(file[frame : frame + 4], "little")
         sequence = int.from_bytes(file[frame + 4 : frame + 12], "little")
-        begin = found + len(word)
+        begin = place + len(word)
         if length > _LENGTH:
             begin += 4 + int.from_bytes(file[begin : begin + 4], "little")
         end = frame + (length & _LENGTH)
         if end > size or not is_intact(file[begin : end - _CHECKSUM]):
             # Damaged, perhaps only around the record: it ends before the next message.
-            following = file.find(word, found + len(word))
+            following = file.find(word, place + len(word))
             if following >= 0:
                 end = following - _FRAME
             elif not size < end <= size + _CHECKSUM:  # else only the server's checksum is cut off
                 end = size
-            begin = found + len(word)
+            begin = place + len(word)
             magic = file.find(MAGIC, begin, min(end, begin + _HEADERS))
             begin = magic if magic >= 0 else begin
             damage.frames += is_intact(file[begin : end - _CHECKSUM])
@@ -136,11 +136,11 @@ def _messages(file: bytes, word: bytes, damage: FrameDamage) -> Iterator[StoredB
         at = end
 
 
-def _stray(rest: bytes) -> int:
+def _stray(gap: bytes) -> int:
     """Return the number of bytes between two messages that stand for no deleted message."""
     at = 0
-    while int.from_bytes(rest[at : at + 4], "little") == _TOMBSTONE <= len(rest) - at and rest[
+    while int.from_bytes(gap[at : at + 4], "little") == _TOMBSTONE <= len(gap) - at and gap[
         at + _FRAME : at + _FRAME + 2
     ] == bytes(2):
         at += _TOMBSTONE
-    return len(rest) - at
+    return len(gap) - at

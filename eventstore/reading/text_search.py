@@ -91,11 +91,11 @@ def _forms(text: str) -> Iterator[tuple[str, bytes]]:
     for escaped in (json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]):
         for variant in (escaped, escaped.replace("/", "\\/")):
             yield "JSON", variant.encode()
-    yield "JSON", _in_capitals(json.dumps(text)[1:-1], "\\u", 4).encode()
+    yield "JSON", _recased(json.dumps(text)[1:-1], "\\u", 4, str.upper).encode()
     for safe in ("", "/"):
         for percent in (quote(text, safe=safe), quote(text, safe=safe).replace("%20", "+")):
             yield "percent-encoding", percent.encode()
-            yield "percent-encoding", _in_small_letters(percent).encode()
+            yield "percent-encoding", _recased(percent, "%", 2, str.lower).encode()
     if "/" in text:
         yield "NATS subject", text.replace("/", ".").encode()
 
@@ -109,14 +109,10 @@ def _of_base64(data: bytes) -> Iterator[tuple[str, bytes]]:
         yield "base64", whole.translate(bytes.maketrans(b"+/", b"-_"))
 
 
-def _in_capitals(text: str, before: str, digits: int) -> str:
-    first, *rest = text.split(before)
-    return before.join([first, *(part[:digits].upper() + part[digits:] for part in rest)])
-
-
-def _in_small_letters(percent: str) -> str:
-    first, *rest = percent.split("%")
-    return "%".join([first, *(part[:2].lower() + part[2:] for part in rest)])
+def _recased(text: str, before: str, digits: int, recase: Callable[[str], str]) -> str:
+    """Return a text with the hexadecimal digits of its escapes in the other case."""
+    first, *others = text.split(before)
+    return before.join([first, *(recase(part[:digits]) + part[digits:] for part in others)])
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ complete: however a packet is cut into pieces, each of its bytes is copied a fix
 import sys
 from collections.abc import Callable
 
-from protocol.mqtt.connect_decoder import MQTT_3_1, MQTT_5, parse_connect
+from protocol.mqtt.connect_decoder import MQTT_3_1, MQTT_5, START_V5, parse_connect
 from protocol.mqtt.decoder_v5 import LEGAL_V5, PUBLISH, PacketDecoderV5
 from protocol.mqtt.field_reader import read_frame
 from protocol.mqtt.filter_reader import FilterReader
@@ -191,10 +191,7 @@ class Decoder:
             if self._reader is not None and not self._read_filters(self._reader, packets):
                 self._unread = data, at
                 return packets
-            if self._decoder_v5 is None:
-                at = self._read(data, at, packets)
-            else:
-                at = self._read_v5(self._decoder_v5, data, at, packets)
+            at = self._read(data, at, packets)
         except ProtocolError as error:
             # Drop its context: the frames in it would keep the input in memory.
             error.__context__ = None
@@ -212,9 +209,9 @@ class Decoder:
         if len(data) >= _LARGE_PIECE:
             pieces.append(data)
             return
-        last = pieces[-1]
-        if isinstance(last, bytearray):
-            last += data
+        newest = pieces[-1]
+        if isinstance(newest, bytearray):
+            newest += data
         else:
             pieces.append(bytearray(data))
 
@@ -228,20 +225,26 @@ class Decoder:
 
     def _read(self, data: bytes, at: int, packets: list[Packet]) -> int:
         """Read whole packets from an offset on; return the offset of the first unread byte."""
-        end, room = len(data), self.at_once
+        level = self._decoder_v5
+        end, room = len(data), self.at_once if level is None else self.at_once - len(packets)
         while at < end and not self._ended:
             if room <= 0:
                 self._unread = data, at
                 break
             first = data[at]
             if first not in self._legal:
-                raise _first_byte_violation(first, self._legal is not _FIRST, v5=False)
-            framed = read_length(data, at + 1)
-            if framed is None:
-                self._needed = end - at + 1
-                break
-            length, body = framed
-            stop = body + length
+                connected = self._legal is not _FIRST
+                raise _first_byte_violation(first, connected, v5=level is not None)
+            body = at + 2
+            if body <= end and data[at + 1] < 0x80:  # the most common case first
+                stop = body + data[at + 1]
+            else:
+                framed = read_length(data, at + 1) if level is None else read_frame(data, at + 1)
+                if framed is None:
+                    self._needed = end - at + 1
+                    break
+                length, body = framed
+                stop = body + length
             if stop - at > self._limit:
                 self._needed = self._refuse_size(data, at, body, stop)
                 break
@@ -253,77 +256,37 @@ class Decoder:
                 packets.append(batch)
                 weight = 8 if batch.qos else 1
                 most = (room + weight - 1) // weight
-                begin, at = at, read_publishes(data, at, body, stop, self._limit, batch, most)
+                begin, aliases = at, None if level is None else level.aliases
+                at, spare = read_publishes(data, at, body, stop, self._limit, batch, most, aliases)
                 batch.size = at - begin
-                room -= max(len(batch) * weight, BATCH_MIN)
-            elif first in _ACKS:
+                room -= max((most - spare) * weight, BATCH_MIN)
+            elif level is None and first in _ACKS:
                 acks = Acks(_ACKS[first], [])
                 packets.append(acks)
-                if length != 2:
-                    raise _length_violation(acks.kind, length)
-                if stop - at == 4:
+                if stop - body == 2 == body - at:
                     at = read_acks(data, at, acks, room)
-                    room -= max(len(acks.packet_ids), BATCH_MIN)
                 else:
-                    # A Remaining Length with redundant bytes is legal: read such a packet alone.
-                    read_acks(data[body - 2 : stop], 0, acks)
+                    _read_long_ack(data, body, stop, acks)
                     at = stop
-                    room -= BATCH_MIN
+                room -= max(len(acks.packet_ids), BATCH_MIN)
             elif first >> 4 in _WITH_FILTERS:
-                reader = FilterReader(data[body:stop], PacketType(first >> 4), v5=False)
+                kind = PacketType(first >> 4)
+                reader = FilterReader(data[body:stop], kind, v5=level is not None)
+                room -= properties_cost(stop - at) if level is not None else 0
                 at = stop
                 if not self._read_filters(reader, packets):
                     self._unread = data, at
                     break
                 room -= BATCH_MIN + reader.count * _FILTER_WORK
-            else:
-                packet = self._parse(PacketType(first >> 4), data[body:stop])
-                if self._decoder_v5 is not None:
-                    _check_connect_length(data, at, body)
-                    packets.append(packet)
-                    return self._read_v5(self._decoder_v5, data, stop, packets)
-                packets.append(packet)
-                at = stop
-                room -= 1
-        return at
-
-    def _read_v5(self, level: PacketDecoderV5, data: bytes, at: int, packets: list[Packet]) -> int:
-        """Read whole packets of an MQTT 5 client, as ``_read`` does."""
-        end, room = len(data), self.at_once - len(packets)
-        while at < end and not self._ended:
-            if room <= 0:
-                self._unread = data, at
-                break
-            first = data[at]
-            if first not in LEGAL_V5:
-                raise _first_byte_violation(first, True, v5=True)
-            body = at + 2
-            if body <= end and data[at + 1] < 0x80:  # the most common case first
-                stop = body + data[at + 1]
-            else:
-                framed = read_frame(data, at + 1)
-                if framed is None:
-                    self._needed = end - at + 1
-                    break
-                length, body = framed
-                stop = body + length
-            if stop - at > self._limit:
-                raise self._too_large(stop - at)
-            if stop > end:
-                self._needed = stop - at
-                break
-            if first >> 4 in _WITH_FILTERS:
-                reader = FilterReader(data[body:stop], PacketType(first >> 4), v5=True)
-                room -= properties_cost(stop - at)
-                at = stop
-                if not self._read_filters(reader, packets):
-                    self._unread = data, at
-                    break
-                room -= BATCH_MIN + reader.count * _FILTER_WORK
-            else:
-                at, taken = level.read(data, at, body, stop, self._limit, room, packets)
-                room -= taken
+            elif level is not None:
+                at, work = level.read(data, at, body, stop, room, packets)
+                room -= work
                 self._ended = type(packets[-1]) is Disconnect
+            else:
+                redundant = body - at > 2 and not data[body - 1]
+                packets.append(self._parse(PacketType(first >> 4), data[body:stop], redundant))
+                level, at = self._decoder_v5, stop
+                room -= 1
         return at
 
     def _read_filters(self, reader: FilterReader, packets: list[Packet]) -> bool:
@@ -335,22 +298,27 @@ class Decoder:
         packets.append(reader.packet())
         return True
 
-    def _parse(self, kind: PacketType, body: bytes) -> Packet:
+    def _parse(self, kind: PacketType, body: bytes, redundant: bool) -> Packet:
+        """Parse any other packet; ``redundant``: its Remaining Length is longer than necessary."""
         if kind is PacketType.CONNECT:
-            return self._parse_connect(body)
+            return self._parse_connect(body, redundant)
         if body:
-            raise _length_violation(kind, len(body))
+            raise malformed(f"{kind.name} with a Remaining Length of {len(body)}", "MQTT-4.8.0-1")
         if kind is PacketType.PINGREQ:
             return Pingreq()
         self._ended = True
         return Disconnect()
 
-    def _parse_connect(self, body: bytes) -> Connect:
+    def _parse_connect(self, body: bytes, redundant: bool) -> Connect:
         if self._v5 is not None and _names_v5(body):
             self.level = MQTT_5
             reader = self._v5()
             connect = reader.connect(body)
+            if redundant:  # legal before MQTT 5
+                text = "CONNECT: Remaining Length is longer than necessary"
+                raise malformed(text, "MQTT-1.5.5-1")
             self._decoder_v5 = reader
+            self._legal = LEGAL_V5
         else:
             connect = parse_connect(body)
             self.level = connect.version
@@ -378,19 +346,18 @@ class Decoder:
         )
 
 
-def _check_connect_length(data: bytes, at: int, body: int) -> None:
-    """Raise ``ProtocolError`` for redundant bytes of a Remaining Length, legal before level 5."""
-    if body - at > 2 and not data[body - 1]:
-        raise ProtocolError("CONNECT: Remaining Length is longer than necessary", "MQTT-1.5.5-1")
+def _read_long_ack(data: bytes, body: int, stop: int, acks: Acks) -> None:
+    """Read one acknowledgement alone: redundant bytes of its Remaining Length are legal."""
+    if stop - body != 2:
+        raise ProtocolError(
+            f"{acks.kind.name} with a Remaining Length of {stop - body}", "MQTT-4.8.0-1"
+        )
+    read_acks(data[body - 2 : stop], 0, acks)
 
 
 def _names_v5(body: bytes) -> bool:
     """Return whether a CONNECT is of MQTT 5."""
-    return body[: _LEVEL_AT + 1] == b"\0\4MQTT\5"
-
-
-def _length_violation(kind: PacketType, length: int) -> ProtocolError:
-    return ProtocolError(f"{kind.name} with a Remaining Length of {length}", "MQTT-4.8.0-1")
+    return body.startswith(START_V5)
 
 
 def _first_byte_violation(first: int, connected: bool, *, v5: bool) -> ProtocolError:

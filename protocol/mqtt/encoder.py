@@ -7,7 +7,8 @@ receivers.
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from functools import cache
+from itertools import chain, repeat
 
 from protocol.mqtt.connect_decoder import MQTT_3_1
 from protocol.mqtt.packets import ConnectCode, PacketType
@@ -72,25 +73,40 @@ def encode_unsuback(packet_id: int) -> bytes:
 
 
 class PublishEncoder:
-    """Messages of one QoS, prepared once for any number of receivers.
+    """Messages of one QoS and variant, prepared once for any number of receivers.
 
     ``topics`` (raw UTF-8) and ``payloads`` run in parallel; ``qos`` is the one granted to the
     receivers, ``retain`` is set only on retained messages sent because of a new subscription
-    [MQTT-3.3.1-8, MQTT-3.3.1-9]. Only the packet identifiers differ between receivers at
-    QoS 1 and 2, and nothing at all at QoS 0.
+    [MQTT-3.3.1-8, MQTT-3.3.1-9]. In MQTT 5 ``ends`` has the Property Length and the properties of
+    each message; if none has properties, ``end`` is their length, a byte 0. Only the packet
+    identifiers differ between receivers at QoS 1 and 2, and nothing at all at QoS 0.
 
     Raises ``ValueError`` when a message is too large for any MQTT packet.
     """
 
-    __slots__ = ("_again", "_heads", "_packets", "_payloads", "_whole", "qos")
+    __slots__ = ("_again", "_end", "_ends", "_heads", "_packets", "_payloads", "_whole", "qos")
 
     def __init__(
-        self, topics: Sequence[bytes], payloads: Sequence[bytes], qos: int, *, retain: bool = False
+        self,
+        topics: Sequence[bytes],
+        payloads: Sequence[bytes],
+        qos: int,
+        *,
+        retain: bool = False,
+        end: bytes = b"",
+        ends: Sequence[bytes] | None = None,
     ) -> None:
         self.qos = qos
         self._payloads = payloads
+        self._end = end
+        self._ends = ends
         sizes = list(map(len, payloads))
-        self._heads = packet_heads(topics, sizes, 0x30 | qos << 1 | retain, 2 if qos else 0)
+        extra = 2 if qos else 0
+        if ends is None:
+            extra += len(end)
+        else:
+            sizes = list(map(int.__add__, sizes, map(len, ends)))
+        self._heads = packet_heads(topics, sizes, 0x30 | qos << 1 | retain, extra)
         self._again: list[bytes] | None = None
         self._packets: Sequence[bytes] = ()
         self._whole: bytes | None = None
@@ -108,6 +124,25 @@ class PublishEncoder:
     def __bool__(self) -> bool:
         """Return whether it is not empty; a compiled class does not use ``__len__`` for this."""
         return len(self) > 0
+
+    @property
+    def sizes(self) -> list[int]:
+        """Size of each packet in bytes."""
+        extra = 2 if self.qos else 0
+        ends: Iterable[bytes] = repeat(self._end) if self._ends is None else self._ends
+        return [
+            len(head) + extra + len(end) + len(payload)
+            for head, end, payload in zip(self._heads, ends, self._payloads, strict=False)
+        ]
+
+    def too_large(self, limit: int) -> list[int]:
+        """Return the messages whose packets exceed ``limit`` bytes; 0: no limit."""
+        if not limit:
+            return []
+        sizes = self.sizes
+        if not sizes or max(sizes) <= limit:
+            return []
+        return [index for index, size in enumerate(sizes) if size > limit]
 
     def render(
         self,
@@ -136,18 +171,22 @@ class PublishEncoder:
         dup: bool = False,
     ) -> Iterable[bytes]:
         """Encode messages of QoS 1 or 2 as ``render`` does, without copying payloads."""
-        heads = self._heads
+        heads, payloads, ends = self._heads, self._payloads, self._ends
         if dup:
             if self._again is None:
                 self._again = [bytes((head[0] | 8,)) + head[1:] for head in heads]
             heads = self._again
-        payloads = self._payloads
         if start or (stop is not None and stop < len(heads)):
             heads, payloads = heads[start:stop], payloads[start:stop]
+            ends = ends[start:stop] if ends is not None else None
         if len(heads) != len(packet_ids):
             raise ValueError(f"{len(packet_ids)} packet identifiers for {len(heads)} messages")
+        if ends is None:
+            encoded = _closed_ids() if self._end else PID_BYTES
+            numbers = map(encoded.__getitem__, packet_ids)
+            return chain.from_iterable(zip(heads, numbers, payloads, strict=True))
         numbers = map(PID_BYTES.__getitem__, packet_ids)
-        return chain.from_iterable(zip(heads, numbers, payloads, strict=True))
+        return chain.from_iterable(zip(heads, numbers, ends, payloads, strict=True))
 
     def _render_qos0(self, start: int, stop: int | None) -> bytes:
         if not start and (stop is None or stop >= len(self)):
@@ -159,21 +198,30 @@ class PublishEncoder:
     def _join(self, start: int, stop: int | None) -> bytes:
         if self._packets:
             return b"".join(self._packets[start:stop])
-        pairs = zip(self._heads[start:stop], self._payloads[start:stop], strict=True)
-        return b"".join(chain.from_iterable(pairs))
+        heads, payloads = self._heads[start:stop], self._payloads[start:stop]
+        ends: Iterable[bytes] = repeat(self._end, len(heads))
+        if self._ends is not None:
+            ends = self._ends[start:stop]
+        return b"".join(chain.from_iterable(zip(heads, ends, payloads, strict=True)))
+
+
+@cache
+def _closed_ids() -> list[bytes]:
+    """Return every packet identifier with the Property Length of 0 that follows it."""
+    return [number + b"\0" for number in PID_BYTES]
 
 
 def publish_head(qos: int, topic: bytes, size: int) -> bytes:
     """Encode a PUBLISH with ``size`` bytes of payload up to its packet identifier or payload."""
     key = qos, topic, size
-    found = _known_heads.get(key)
-    if found is None:
-        found = _head(0x30 | qos << 1, topic, size + 2 if qos else size)
+    head = _known_heads.get(key)
+    if head is None:
+        head = _head(0x30 | qos << 1, topic, size + 2 if qos else size)
         if len(topic) <= _KNOWN_TOPIC:
             if len(_known_heads) >= _KNOWN_HEADS:
                 _known_heads.clear()
-            _known_heads[key] = found
-    return found
+            _known_heads[key] = head
+    return head
 
 
 _KNOWN_HEADS, _KNOWN_TOPIC = 8192, 256
@@ -200,5 +248,7 @@ def packet_heads(
     return list(map(by_pair.__getitem__, pairs))
 
 
-def _head(first: int, topic: bytes, rest: int) -> bytes:
-    return bytes((first,)) + encode_length(2 + len(topic) + rest) + PID_BYTES[len(topic)] + topic
+def _head(first: int, topic: bytes, remaining: int) -> bytes:
+    return (
+        bytes((first,)) + encode_length(2 + len(topic) + remaining) + PID_BYTES[len(topic)] + topic
+    )

@@ -139,14 +139,14 @@ def check_topic_filter(topic_filter: str) -> None:
     if not topic_filter.startswith(SHARE):
         validate_topic_filter(topic_filter)
         return
-    name, rest = split_share(topic_filter)
+    name, inner = split_share(topic_filter)
     if not name:
         raise TopicError("share name is empty", "MQTT-4.8.2-1")
     if "+" in name or "#" in name:
         raise TopicError("share name contains a wildcard", "MQTT-4.8.2-2")
-    if not rest:
+    if not inner:
         raise TopicError("share name without a topic filter after it", "MQTT-4.8.2-2")
-    validate_topic_filter(rest)
+    validate_topic_filter(inner)
 
 
 def check_topic_name(topic: str, what: str, *, v5: bool = True) -> None:

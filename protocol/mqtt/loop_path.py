@@ -11,7 +11,8 @@ from collections.abc import Collection
 from typing import Final
 
 from protocol.mqtt.message_properties import decode_message_properties, encode_message_properties
-from protocol.mqtt.property_codec import MAX_PROPERTIES, MAX_PROPERTY_BYTES
+from protocol.mqtt.property_codec import MAX_PROPERTIES, MAX_PROPERTY_BYTES, encode_property
+from protocol.mqtt.property_table import USER_PROPERTY
 from protocol.mqtt.protocol_error import ProtocolError
 
 PATH_PROPERTY: Final = "foldmq-path"
@@ -69,17 +70,7 @@ def with_logs(block: bytes, *logs: str) -> bytes:
             passed.append(log)
     path = ",".join(passed)
     if _MARK not in block:
-        return block + _encoded(path)
-    found = decode_message_properties(block)
-    user = tuple(pair for pair in found.user if pair[0] != PATH_PROPERTY)
-    bare = encode_message_properties(found._replace(user=user))
-    return bare + _encoded(path)
-
-
-def _encoded(path: str) -> bytes:
-    raw = path.encode()
-    return b"\x26" + _length(_MARK) + _length(raw)
-
-
-def _length(raw: bytes) -> bytes:
-    return len(raw).to_bytes(2, "big") + raw
+        return block + encode_property(USER_PROPERTY, (PATH_PROPERTY, path))
+    properties = decode_message_properties(block)
+    user = [pair for pair in properties.user if pair[0] != PATH_PROPERTY]
+    return encode_message_properties(properties._replace(user=(*user, (PATH_PROPERTY, path))))

@@ -62,15 +62,15 @@ emptied at any time.
 
 def read_publish_properties(raw: bytes) -> ReceivedProperties:
     """Read the properties of a PUBLISH from a client; raises ``ProtocolError``."""
-    found = known_properties.get(raw)
-    if found is None:
-        found = split_properties(raw, PacketType.PUBLISH)
+    properties = known_properties.get(raw)
+    if properties is None:
+        properties = split_properties(raw, PacketType.PUBLISH)
         if len(raw) <= LARGE_PROPERTIES:
             if len(known_properties) >= _CACHED:
                 known_properties.clear()
                 known_properties[b""] = _NO_PROPERTIES
-            known_properties[raw] = found
-    return found
+            known_properties[raw] = properties
+    return properties
 
 
 def split_properties(raw: bytes, place: PropertyCarrier) -> ReceivedProperties:
@@ -146,21 +146,19 @@ def properties_object(block: bytes) -> dict[str, Any]:
     Empty for a block that cannot be read.
     """
     try:
-        found = decode_message_properties(block)
+        properties = decode_message_properties(block)
     except ProtocolError:
         return {}
-    said: dict[str, Any] = {}
-    if found.payload_format:
-        said["payload_format"] = found.payload_format
-    if found.content_type is not None:
-        said["content_type"] = found.content_type
-    if found.response_topic is not None:
-        said["response_topic"] = found.response_topic
-    if found.correlation is not None:
-        said["correlation_data"] = found.correlation.hex()
-    if found.user:
-        said["user_properties"] = [list(pair) for pair in found.user]
-    return said
+    values = {
+        "payload_format": properties.payload_format or None,
+        "content_type": properties.content_type,
+        "response_topic": properties.response_topic,
+        "correlation_data": None
+        if properties.correlation is None
+        else properties.correlation.hex(),
+        "user_properties": [list(pair) for pair in properties.user] or None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def expiry_of(block: bytes) -> int | None:
@@ -170,9 +168,9 @@ def expiry_of(block: bytes) -> int | None:
     return int.from_bytes(block[1:5], "big")
 
 
-def with_remaining_expiry(block: bytes, left: int) -> bytes:
+def with_remaining_expiry(block: bytes, seconds: int) -> bytes:
     """Return a block whose Message Expiry Interval, which must be present, is replaced."""
-    return encode_property(MESSAGE_EXPIRY, left) + block[5:]
+    return encode_property(MESSAGE_EXPIRY, seconds) + block[5:]
 
 
 def is_payload_format_broken(block: bytes, payload: bytes) -> bool:

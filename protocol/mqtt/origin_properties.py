@@ -55,9 +55,9 @@ def with_origin(block: bytes, origin: Origin) -> bytes:
 
 def split_origin(block: bytes) -> tuple[Origin | None, bytes]:
     """Return the origin in the properties of a message, and the properties without it."""
-    rest, mark, value = block.rpartition(_MARK)
+    before, mark, value = block.rpartition(_MARK)
     origin = _parsed(value) if mark else None
-    return (None, block) if origin is None else (origin, rest)
+    return (None, block) if origin is None else (origin, before)
 
 
 def without_origin(block: bytes) -> bytes:

@@ -263,11 +263,7 @@ def _end_of_field(prop: Property, data: bytes, at: int, stop: int, place: Proper
 def _read_text(
     prop: Property, data: bytes, at: int, stop: int, place: PropertyCarrier
 ) -> tuple[str, int]:
-    end = at + 2
-    if end <= stop:
-        end += data[at] << 8 | data[at + 1]
-    if end > stop:
-        raise _cut_off(prop, place)
+    end = _end_of_field(prop, data, at, stop, place)
     raw = data[at + 2 : end]
     try:
         text = raw.decode()
@@ -330,7 +326,11 @@ def encode_property(identifier: int, value: Value) -> bytes:
 
 def encode_properties(values: Mapping[int, Value | None], user: UserProperties = ()) -> bytes:
     """Encode properties, except those that are None, without their length."""
-    parts = [encode_property(one, value) for one, value in values.items() if value is not None]
+    parts = [
+        encode_property(identifier, value)
+        for identifier, value in values.items()
+        if value is not None
+    ]
     parts += [encode_property(USER_PROPERTY, pair) for pair in user]
     return b"".join(parts)
 

@@ -11,14 +11,13 @@ and the alias are put after them; each distinct block of a batch is completed on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
-from functools import cache
-from itertools import chain, repeat
+from itertools import repeat
 from typing import NamedTuple
 
 from protocol.mqtt.connect_decoder import MQTT_5
-from protocol.mqtt.encoder import PID_BYTES, PublishEncoder, packet_heads
+from protocol.mqtt.encoder import PublishEncoder
 from protocol.mqtt.message_properties import expiry_of, with_remaining_expiry
 from protocol.mqtt.property_codec import encode_property, with_length
 from protocol.mqtt.property_table import SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS
@@ -55,7 +54,7 @@ def prepare_publishes(
     blocks: Sequence[bytes],
     variant: PacketVariant,
     numbers: Mapping[bytes, int] | None = None,
-) -> PublishEncoder | PublishEncoderV5:
+) -> PublishEncoder:
     """Prepare messages in a variant.
 
     ``blocks`` has one property block for each message, or is empty if none has properties.
@@ -64,144 +63,27 @@ def prepare_publishes(
     """
     if variant.version < MQTT_5:
         return PublishEncoder(topics, payloads, variant.qos, retain=variant.retain)
-    return PublishEncoderV5(topics, payloads, blocks, variant, numbers or {})
-
-
-class PublishEncoderV5:
-    """Messages prepared for any number of receivers of one variant in MQTT 5.
-
-    It is used like ``protocol.mqtt.encoder.PublishEncoder``.
-    """
-
-    __slots__ = ("_again", "_ends", "_heads", "_payloads", "_whole", "qos")
-
-    def __init__(
-        self,
-        topics: Sequence[bytes],
-        payloads: Sequence[bytes],
-        blocks: Sequence[bytes],
-        variant: PacketVariant,
-        numbers: Mapping[bytes, int],
-    ) -> None:
-        self.qos = variant.qos
-        self._payloads = payloads
-        ends: Sequence[bytes] | None = None
-        if variant.aliases:
-            used = [numbers.get(topic, 0) for topic in topics]
-            ends = _ends_with_aliases(blocks, used, variant)
-            if variant.aliases is TopicAliasMode.NUMBERS:
-                pairs = zip(topics, used, strict=True)
-                topics = [b"" if number else topic for topic, number in pairs]
-        elif blocks or variant.identifiers:
-            ends = _ends(len(topics), blocks, variant)
-        self._ends = ends
-        """Property Length and properties of each message; None: none has any."""
-        sizes = list(map(len, payloads))
-        extra = 2 if variant.qos else 0
-        if ends is None:
-            extra += 1
-        else:
-            sizes = list(map(int.__add__, sizes, map(len, ends)))
-        first = 0x30 | variant.qos << 1 | variant.retain
-        self._heads = packet_heads(topics, sizes, first, extra)
-        self._again: list[bytes] | None = None
-        self._whole: bytes | None = None
-
-    def __len__(self) -> int:
-        return len(self._heads)
-
-    def __bool__(self) -> bool:
-        """Return whether it is not empty; a compiled class does not ask ``__len__``."""
-        return len(self) > 0
-
-    @property
-    def sizes(self) -> list[int]:
-        """Size of each packet in bytes."""
-        extra = 2 if self.qos else 0
-        ends: Iterable[bytes] = repeat(b"\0") if self._ends is None else self._ends
-        return [
-            len(head) + extra + len(end) + len(payload)
-            for head, end, payload in zip(self._heads, ends, self._payloads, strict=False)
-        ]
-
-    def too_large(self, limit: int) -> list[int]:
-        """Return the messages whose packets exceed ``limit`` bytes; 0: no limit."""
-        if not limit:
-            return []
-        sizes = self.sizes
-        if not sizes or max(sizes) <= limit:
-            return []
-        return [index for index, size in enumerate(sizes) if size > limit]
-
-    def render(
-        self,
-        packet_ids: Sequence[int] = (),
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        dup: bool = False,
-    ) -> bytes:
-        """Encode the messages ``[start:stop]``, by default all, for one receiver.
-
-        ``packet_ids`` has one packet identifier for each of them at QoS 1 and 2 (``ValueError``
-        otherwise), and is ignored when the messages are of QoS 0. ``dup`` marks the packets as sent
-        again [MQTT-3.3.1-1].
-        """
-        if not self.qos:
-            return self._render_qos0(start, stop)
-        return b"".join(self.pieces(packet_ids, start, stop, dup=dup))
-
-    def pieces(
-        self,
-        packet_ids: Sequence[int],
-        start: int = 0,
-        stop: int | None = None,
-        *,
-        dup: bool = False,
-    ) -> Iterable[bytes]:
-        """Encode messages of QoS 1 or 2 as ``render`` does, without copying payloads."""
-        heads, payloads, ends = self._heads, self._payloads, self._ends
-        if dup:
-            if self._again is None:
-                self._again = [bytes((head[0] | 8,)) + head[1:] for head in heads]
-            heads = self._again
-        if start or (stop is not None and stop < len(heads)):
-            heads, payloads = heads[start:stop], payloads[start:stop]
-            ends = ends[start:stop] if ends is not None else None
-        if len(heads) != len(packet_ids):
-            raise ValueError(f"{len(packet_ids)} packet identifiers for {len(heads)} messages")
-        if ends is None:
-            numbers = map(_closed_ids().__getitem__, packet_ids)
-            return chain.from_iterable(zip(heads, numbers, payloads, strict=True))
-        numbers = map(PID_BYTES.__getitem__, packet_ids)
-        return chain.from_iterable(zip(heads, numbers, ends, payloads, strict=True))
-
-    def _render_qos0(self, start: int, stop: int | None) -> bytes:
-        if not start and (stop is None or stop >= len(self)):
-            if self._whole is None:
-                self._whole = self._join(0, None)
-            return self._whole
-        return self._join(start, stop)
-
-    def _join(self, start: int, stop: int | None) -> bytes:
-        heads, payloads = self._heads[start:stop], self._payloads[start:stop]
-        ends: Iterable[bytes] = repeat(b"\0", len(heads))
-        if self._ends is not None:
-            ends = self._ends[start:stop]
-        return b"".join(chain.from_iterable(zip(heads, ends, payloads, strict=True)))
-
-
-@cache
-def _closed_ids() -> list[bytes]:
-    """Return every packet identifier with the Property Length of 0 that follows it."""
-    return [number + b"\0" for number in PID_BYTES]
+    ends: Sequence[bytes] | None = None
+    if variant.aliases:
+        used = [(numbers or {}).get(topic, 0) for topic in topics]
+        ends = _ends_with_aliases(blocks, used, variant)
+        if variant.aliases is TopicAliasMode.NUMBERS:
+            pairs = zip(topics, used, strict=True)
+            topics = [b"" if number else topic for topic, number in pairs]
+    elif blocks or variant.identifiers:
+        ends = _ends(len(topics), blocks, variant)
+    return PublishEncoder(
+        topics, payloads, variant.qos, retain=variant.retain, end=b"\0", ends=ends
+    )
 
 
 def encode_identifiers(variant: PacketVariant) -> bytes:
     """Encode the subscription identifiers of a variant."""
     if not variant.identifiers:
         return b""
-    return b"".join([encode_property(SUBSCRIPTION_IDENTIFIER, one) for one in variant.identifiers])
+    return b"".join(
+        [encode_property(SUBSCRIPTION_IDENTIFIER, identifier) for identifier in variant.identifiers]
+    )
 
 
 def _ends(count: int, blocks: Sequence[bytes], variant: PacketVariant) -> Sequence[bytes]:
@@ -258,10 +140,10 @@ class AliasNumbers:
 
     def number(self, topic: bytes) -> int:
         """Return the number of a topic, 0 if it has none."""
-        found = self.numbers.get(topic, 0)
-        if not found and len(self.numbers) < self.most and len(topic) >= self.shortest:
-            found = self.numbers[topic] = len(self.numbers) + 1
-        return found
+        number = self.numbers.get(topic, 0)
+        if not number and len(self.numbers) < self.most and len(topic) >= self.shortest:
+            number = self.numbers[topic] = len(self.numbers) + 1
+        return number
 
 
 class SentAliases:
@@ -284,16 +166,16 @@ class SentAliases:
         Numbers that have to be set count as sent: the messages must be sent. ``gated``: they wait
         for the disk.
         """
-        wanted = 0
+        needed = 0
         for number in numbers:
             if not 0 < number <= self._maximum:  # [MQTT-3.3.2-11]
                 return TopicAliasMode.NONE
-            wanted |= 1 << number
-        known = self._sent | self._gated if gated else self._sent
-        if not wanted & ~known:
-            return TopicAliasMode.NUMBERS if wanted else TopicAliasMode.NONE
+            needed |= 1 << number
+        sent = self._sent | self._gated if gated else self._sent
+        if not needed & ~sent:
+            return TopicAliasMode.NUMBERS if needed else TopicAliasMode.NONE
         if gated:
-            self._gated |= wanted
+            self._gated |= needed
         else:
-            self._sent |= wanted
+            self._sent |= needed
         return TopicAliasMode.SET

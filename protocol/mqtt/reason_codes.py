@@ -249,14 +249,6 @@ _MEANINGS: Mapping[int, str] = MappingProxyType(
 )
 
 
-def connect_code(reason: int) -> ConnectCode:
-    """Return the return code in a CONNACK of MQTT 3.1.1 for a reason code."""
-    if reason < FAILURE:
-        return ConnectCode.ACCEPTED
-    found = {code.value: old for old, code in FOR_CONNECT_CODES.items()}
-    return found.get(reason, ConnectCode.SERVER_UNAVAILABLE)
-
-
 _GRANTED = bytes(range(FAILURE))
 
 

@@ -111,14 +111,14 @@ def read_publish(first: int, data: bytes, body: int, stop: int, *, v5: bool) -> 
     begin = body + 2
     end = begin + int.from_bytes(data[body:begin], "big")
     packet_id = int.from_bytes(data[end : end + 2], "big") if qos else 0
-    rest = end + 2 if qos else end
+    payload_at = end + 2 if qos else end
     identifiers: list[int] = []
     alias = 0
     block = bytearray()
     if v5:
-        start, rest = find_properties(data, rest, stop, "PUBLISH")
+        start, payload_at = find_properties(data, payload_at, stop, "PUBLISH")
         for prop, value, at, after in iter_properties(
-            data, start, rest, FROM_SERVERS[PacketType.PUBLISH], PacketType.PUBLISH
+            data, start, payload_at, FROM_SERVERS[PacketType.PUBLISH], PacketType.PUBLISH
         ):
             if prop.identifier == SUBSCRIPTION_IDENTIFIER:
                 identifiers.append(int(value))  # type: ignore[arg-type]  # a number
@@ -127,7 +127,7 @@ def read_publish(first: int, data: bytes, body: int, stop: int, *, v5: bool) -> 
             else:
                 block += data[at:after]
     flags = bool(first & 1), bool(first & 8)
-    publish = Publish(data[begin:end], data[rest:stop], qos, *flags, packet_id, bytes(block))
+    publish = Publish(data[begin:end], data[payload_at:stop], qos, *flags, packet_id, bytes(block))
     return SentMessage(publish, tuple(identifiers), alias)
 
 

@@ -136,10 +136,10 @@ def encode_explained_ack(
 ) -> bytes:
     """Encode one acknowledgement with an explanation."""
     head = encoder.PID_BYTES[packet_id] + bytes((reason,))
-    told = about if explain else NO_EXPLANATION
-    if told.reason_string is None and not told.user:
+    explanation = about if explain else NO_EXPLANATION
+    if explanation.reason_string is None and not explanation.user:
         return encode_acks_v5(kind, [packet_id], [reason])
-    return _packet(_FIRST[kind], head, {}, told, limit) or encode_acks_v5(
+    return _packet(_FIRST[kind], head, {}, explanation, limit) or encode_acks_v5(
         kind, [packet_id], [reason]
     )
 
@@ -162,7 +162,8 @@ def encode_explained_acks(
     )
 
 
-def encode_suback_v5(
+def encode_codes_v5(
+    kind: PacketType,
     packet_id: int,
     codes: Sequence[int],
     about: Explanation = NO_EXPLANATION,
@@ -170,20 +171,9 @@ def encode_suback_v5(
     limit: int = 0,
     explain: bool = True,
 ) -> bytes:
-    """Encode a SUBACK (section 3.9): the granted QoS or the error of each filter."""
-    return _with_codes(b"\x90", packet_id, codes, about if explain else NO_EXPLANATION, limit)
-
-
-def encode_unsuback_v5(
-    packet_id: int,
-    codes: Sequence[int],
-    about: Explanation = NO_EXPLANATION,
-    *,
-    limit: int = 0,
-    explain: bool = True,
-) -> bytes:
-    """Encode an UNSUBACK (section 3.11): the result of each filter."""
-    return _with_codes(b"\xb0", packet_id, codes, about if explain else NO_EXPLANATION, limit)
+    """Encode a SUBACK (section 3.9) or UNSUBACK (3.11): the result of each filter."""
+    first, head = bytes((kind << 4,)), encoder.PID_BYTES[packet_id]
+    return _packet(first, head, {}, about if explain else NO_EXPLANATION, limit, bytes(codes))
 
 
 def encode_server_disconnect(
@@ -215,14 +205,8 @@ def encode_server_auth(
         table.AUTHENTICATION_METHOD: method,
         table.AUTHENTICATION_DATA: data,
     }
-    told = about if explain else NO_EXPLANATION
-    return _packet(b"\xf0", bytes((reason,)), values, told, limit)
-
-
-def _with_codes(
-    first: bytes, packet_id: int, codes: Sequence[int], about: Explanation, limit: int
-) -> bytes:
-    return _packet(first, encoder.PID_BYTES[packet_id], {}, about, limit, bytes(codes))
+    explanation = about if explain else NO_EXPLANATION
+    return _packet(b"\xf0", bytes((reason,)), values, explanation, limit)
 
 
 def _packet(

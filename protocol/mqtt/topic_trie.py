@@ -110,20 +110,20 @@ class FilterTrie(Generic[T]):
         """
         text = topic + "/"
         end = len(text)
-        found: list[T] = []
+        values: list[T] = []
         wild = not topic.startswith("$")
         # (node, position in the topic of the level to match below it)
         stack = [(self.root, 0)]
         while stack:
             node, at = stack.pop()
             if at == end and node.held is not None:
-                found += node.values()
+                values += node.values()
             children = node.children
             if children is None:
                 continue
             if wild and "#" in children:
                 several = children["#"]
-                found += several[2:] if isinstance(several, tuple) else several.values()
+                values += several[2:] if isinstance(several, tuple) else several.values()
             if at == end:
                 continue
             stop = text.index("/", at)
@@ -135,7 +135,7 @@ class FilterTrie(Generic[T]):
                     continue
                 if isinstance(child, tuple):
                     if _match_filter_rest(child[0], text, at) == end:
-                        found.append(child[2])
+                        values.append(child[2])
                 elif child.rest:
                     past = _match_filter_rest(child.rest, text, at)
                     if past >= 0:
@@ -143,14 +143,14 @@ class FilterTrie(Generic[T]):
                 else:
                     stack.append((child, at))
             wild = True
-        return found
+        return values
 
     def get(self, name: str, key: Hashable) -> T | None:
         """Return the value with exactly this name and key, None if there is none."""
-        found = self.walk(name)
-        if isinstance(found, tuple):
-            return found[2] if found[1] == key else None
-        return None if found is None else found.get(key)
+        entry = self.walk(name)
+        if isinstance(entry, tuple):
+            return entry[2] if entry[1] == key else None
+        return None if entry is None else entry.get(key)
 
     def insert(self, name: str, key: Hashable, value: T) -> None:
         """Store a value in place of the one with the same name and key."""
@@ -183,25 +183,25 @@ class FilterTrie(Generic[T]):
     def remove(self, name: str, key: Hashable) -> bool:
         """Remove a value and the entries that only it needs; return whether it was there."""
         path: list[tuple[_TrieNode[T], str]] = []
-        found = self.walk(name, path)
+        entry = self.walk(name, path)
         least: _TrieNode[T] | _TrieLeaf[T] | None = None
-        if isinstance(found, tuple):
-            if found[1] != key:
+        if isinstance(entry, tuple):
+            if entry[1] != key:
                 return False
-        elif found is not None and found.remove_value(key):
-            least = self._least(found)
+        elif entry is not None and entry.remove_value(key):
+            least = self._least(entry)
         else:
             return False
         self.count -= 1
         # A simplified node may allow its parent to be simplified, and so on.
-        while path and least is not found:
-            found, first = path.pop()
-            if found.children is not None:
+        while path and least is not entry:
+            entry, first = path.pop()
+            if entry.children is not None:
                 if least is None:
-                    del found.children[first]
+                    del entry.children[first]
                 else:
-                    found.children[first] = least
-            least = self._least(found)
+                    entry.children[first] = least
+            least = self._least(entry)
         return True
 
     def walk(
@@ -365,9 +365,9 @@ class TopicTrie(Generic[T]):
         if multi:
             levels.pop()
         elif "+" not in topic_filter:
-            found = self._tree.walk(topic_filter)
-            if found is not None:
-                yield from found[2:] if isinstance(found, tuple) else found.values()
+            entry = self._tree.walk(topic_filter)
+            if entry is not None:
+                yield from entry[2:] if isinstance(entry, tuple) else entry.values()
             return
         end = len(levels)
         # (node, number of levels of the filter, without its "#", that are matched so far)

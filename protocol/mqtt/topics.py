@@ -63,12 +63,12 @@ def validate_topic_filter(topic_filter: str) -> None:
         raise TopicError("'+' is not a whole level of the filter", "MQTT-4.7.1-3")
 
 
-def filters_overlap(one: str, other: str) -> bool:
+def filters_overlap(topic_filter: str, other: str) -> bool:
     """Return whether two legal filters may both match some topic.
 
     Errs on the side of True (for topics that begin with ``$``). Linear in the number of levels.
     """
-    ones, others = split_levels(one), split_levels(other)
+    ones, others = split_levels(topic_filter), split_levels(other)
     for mine, yours in zip(ones, others, strict=False):
         if mine == "#" or yours == "#":
             return True

@@ -31,7 +31,6 @@ from protocol.mqtt.topics import (
     validate_topic_filter,
     validate_topic_name,
 )
-from protocol.nats.filter_cover import common_levels, levels_below, without_covered
 from protocol.nats.subjects import (
     SubjectError,
     filter_to_subjects,
@@ -162,11 +161,11 @@ class Mapping:
         ):
             return None
         if self._has_rules:
-            rule, rest = self._follow(topic)
-            if rest is None:
+            rule, below = self._follow(topic)
+            if below is None:
                 subject = rule.subject
             else:
-                subject = _joined(rule.subject, topic_to_subject(rest))
+                subject = _joined(rule.subject, topic_to_subject(below))
             if not subject or not self._has_first(rule, subject):
                 return None
         else:
@@ -201,12 +200,12 @@ class Mapping:
             return ()
         patterns: dict[str, None] = {}
         for bridged in self._filters:
-            common = common_levels(levels, bridged)
+            common = _common_levels(levels, bridged)
             if common is not None:
                 patterns.update(dict.fromkeys(self._patterns(common)))
         if prefix:
             patterns = {f"{prefix}.{pattern}": None for pattern in patterns}
-        return without_covered([pattern for pattern in patterns if self._is_open(pattern, prefix)])
+        return _without_covered([pattern for pattern in patterns if self._is_open(pattern, prefix)])
 
     def _is_bridged(self, topic: str) -> bool:
         if self._everything and not topic.startswith("$"):
@@ -242,26 +241,26 @@ class Mapping:
         """Return the topic of a subject without prefix by the rules alone."""
         if not self._has_rules:
             return _topic_or_none(subject)
-        topics = (self._made_of(rule, rest) for rule, rest in self._candidates(subject))
+        topics = (self._made_of(rule, below) for rule, below in self._candidates(subject))
         return next((topic for topic in topics if topic is not None), None)
 
     def _has_first(self, rule: _Rule, subject: str) -> bool:
         """Return whether no other topic has precedence for a subject that this rule produced."""
-        for candidate, rest in self._candidates(subject):
+        for candidate, below in self._candidates(subject):
             if candidate is rule:
                 return True
-            if self._made_of(candidate, rest) is not None:
+            if self._made_of(candidate, below) is not None:
                 return False
         return False
 
-    def _made_of(self, rule: _Rule, rest: str | None) -> str | None:
-        """Return the topic for which this rule produces a subject that ends with ``rest``."""
-        if rest is None:
+    def _made_of(self, rule: _Rule, below: str | None) -> str | None:
+        """Return the topic for which this rule produces a subject that ends with ``below``."""
+        if below is None:
             topic: str | None = rule.topic
-        elif rest == "/" and rule.topic:  # one empty level: only the end of a topic
+        elif below == "/" and rule.topic:  # one empty level: only the end of a topic
             topic = f"{rule.topic}/"
         else:
-            topic = _topic_or_none(rest)
+            topic = _topic_or_none(below)
             if topic and rule.topic:
                 topic = f"{rule.topic}/{topic}"
         return topic if topic and self._follow(topic)[0] is rule else None
@@ -287,7 +286,7 @@ class Mapping:
                 least = depth
                 break
         for rule in (*self._rules.values(), self._other):
-            below = levels_below(levels, rule.levels) if len(rule.levels) >= least else None
+            below = _levels_below(levels, rule.levels) if len(rule.levels) >= least else None
             if below is None:
                 continue
             if below == ["#"]:
@@ -357,3 +356,74 @@ def _topic_or_none(subject: str) -> str | None:
 
 def _joined(above: str, below: str) -> str:
     return f"{above}.{below}" if above else below
+
+
+# Filters as lists of their levels, and the removal of covered NATS subscriptions.
+
+
+def _common_levels(levels: list[str], other: list[str]) -> list[str] | None:
+    """Return the filter for the topics that two filters both match, None if there are none."""
+    for mine, yours in ((levels[0], other[0]), (other[0], levels[0])):
+        if mine in ("+", "#") and yours.startswith("$"):  # [MQTT-4.7.2-1]
+            return None
+    common: list[str] = []
+    for at, (mine, yours) in enumerate(zip(levels, other, strict=False)):
+        if mine == "#":
+            return common + other[at:]
+        if yours == "#":
+            return common + levels[at:]
+        if mine != yours and "+" not in (mine, yours):
+            return None
+        common.append(yours if mine == "+" else mine)
+    after = (levels if len(levels) > len(other) else other)[len(common) :]
+    return common if after in ([], ["#"]) else None
+
+
+def _levels_below(levels: list[str], above: tuple[str, ...]) -> list[str] | None:
+    """Return the levels of a filter below ``above``: ``[]`` for itself only, None for nothing."""
+    if above and above[0].startswith("$") and levels[0] in ("+", "#"):  # [MQTT-4.7.2-1]
+        return None
+    for pattern, level in zip(levels, above, strict=False):
+        if pattern == "#":
+            return ["#"]
+        if pattern not in ("+", level):
+            return None
+    if len(levels) < len(above):
+        return None
+    return levels[len(above) :]
+
+
+def _without_covered(patterns: list[str]) -> tuple[str, ...]:
+    """Remove each pattern that another one covers; the patterns must be different."""
+    root = _PatternNode()
+    for pattern in patterns:
+        node = root
+        for token in pattern.split("."):
+            node = node.below.setdefault(token, _PatternNode())
+        node.pattern = pattern
+    return tuple(pattern for pattern in patterns if not _is_covered(pattern, root))
+
+
+class _PatternNode:
+    """The patterns that begin with the same tokens."""
+
+    __slots__ = ("below", "pattern")
+
+    def __init__(self) -> None:
+        self.below: dict[str, _PatternNode] = {}
+        self.pattern: str | None = None
+        """The pattern that ends here."""
+
+
+def _is_covered(pattern: str, root: _PatternNode) -> bool:
+    """Return whether another pattern matches everything that this one matches."""
+    nodes = [root]
+    for token in pattern.split("."):
+        for node in nodes:
+            deeper = node.below.get(">")
+            if deeper is not None and deeper.pattern != pattern:
+                return True
+        wider = ("*",) if token in ("*", ">") else ("*", token)
+        nodes = [node.below[key] for node in nodes for key in wider if key in node.below]
+    ends_with_rest = pattern == ">" or pattern.endswith(".>")
+    return not ends_with_rest and any(node.pattern not in (None, pattern) for node in nodes)

@@ -169,10 +169,10 @@ class ReadProperties(NamedTuple):
 
     def block(self, response_topic: str | None = None) -> bytes:
         """Return the properties for a PUBLISH, with a Response Topic if they have none."""
-        found = self.properties
-        if response_topic is not None and found.response_topic is None:
-            found = found._replace(response_topic=response_topic)
-        return encode_message_properties(found)
+        properties = self.properties
+        if response_topic is not None and properties.response_topic is None:
+            properties = properties._replace(response_topic=response_topic)
+        return encode_message_properties(properties)
 
 
 NO_PROPERTIES: Final = ReadProperties(MessageProperties())
@@ -184,21 +184,21 @@ def read_properties(headers: Headers, payload: bytes) -> ReadProperties:
     Of a repeated header the first one counts, except for user properties. ``payload`` is checked if
     it is declared to be text.
     """
-    found = _Reader()
+    reader = _Reader()
     for name, value in headers.fields:
         lower = name.lower()
         if lower.startswith("foldmq-"):
             if lower.startswith(_USER):
-                found.add_encoded_user(lower, value)
-            elif (key := _KEYS.get(lower)) is not None and key not in found.values:
-                found.add(key, value)
+                reader.add_encoded_user(lower, value)
+            elif (key := _KEYS.get(lower)) is not None and key not in reader.values:
+                reader.add(key, value)
         elif lower == _CONTENT:
-            found.values.setdefault("plain content type", value)
+            reader.values.setdefault("plain content type", value)
         elif lower == _TTL:
-            found.values.setdefault("ttl", value)
+            reader.values.setdefault("ttl", value)
         elif not is_obeyed(name) or lower in _FOR_REQUESTERS:
-            found.add_user(name, value)
-    return found.end(payload)
+            reader.add_user(name, value)
+    return reader.end(payload)
 
 
 _USER: Final = USER.lower()
@@ -260,10 +260,10 @@ class _Reader:
             correlation = unquote_to_bytes(
                 self.values[CORRELATION].encode(errors="surrogateescape")
             )
-        found = MessageProperties(
+        properties = MessageProperties(
             self._format(payload), self._expiry(), content, response, correlation, tuple(self._user)
         )
-        return ReadProperties(found, self._dropped)
+        return ReadProperties(properties, self._dropped)
 
     def _fits(self, *texts: str) -> bool:
         """Return whether these texts fit; otherwise count the property as dropped."""
@@ -307,11 +307,11 @@ def _seconds_of(ttl: str) -> int | None:
     if _SECONDS.fullmatch(ttl):
         seconds = int(ttl)
     else:
-        found = _DURATION.fullmatch(ttl)
-        if found is None:  # "never", or a fraction of a second
+        duration = _DURATION.fullmatch(ttl)
+        if duration is None:  # "never", or a fraction of a second
             return None
-        hours, minutes, rest = (int(part or 0) for part in found.groups())
-        seconds = 3600 * hours + 60 * minutes + rest
+        hours, minutes, own_seconds = (int(part or 0) for part in duration.groups())
+        seconds = 3600 * hours + 60 * minutes + own_seconds
     return min(seconds, _MAX_SECONDS) or None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cluster.standby import (
+from cluster.failure_detector import (
     ASK_AGAIN,
     CONFIRM_AFTER,
     MAX_UNREACHABLE_AFTER,

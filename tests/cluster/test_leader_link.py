@@ -72,7 +72,7 @@ class Owner:
         self.made.append((upstream, transport))
         return upstream
 
-    def leader_lost(self, log: int) -> None:
+    def on_lost(self, log: int) -> None:
         """Ignore it."""
 
     def refused_by_leader(self, client: EdgeClient) -> None:

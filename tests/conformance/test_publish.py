@@ -24,8 +24,7 @@ def test_dup_of_the_publisher_is_not_passed_on(
         publisher.expect(Puback(5))
     else:
         publisher.expect(Pubrec(5))
-        publisher.send(p.pubrel(5))
-        publisher.expect(Pubcomp(5))
+        publisher.release(5)
     subscriber.expect_publish(topic, b"again", min(published, granted), dup=False)
 
 

@@ -16,8 +16,7 @@ def test_identifier_used_again_after_puback_is_a_new_publication(
     subscriber = clients.subscribed(topic, 1)
     publisher = clients.connect()
     for payload in (b"one", b"two", b"three"):
-        publisher.send(p.publish(topic, payload, 1, 9, dup=dup))
-        publisher.expect(Puback(9))
+        publisher.publish(topic, payload, 1, packet_id=9, dup=dup)
         subscriber.acknowledge(subscriber.expect_publish(topic, payload, 1))
 
 

@@ -13,10 +13,7 @@ from harness.packets import Pubcomp, Publish, Pubrec, Pubrel
 def test_the_whole_dialogue(clients: Clients, topic: str, packet_id: int) -> None:
     subscriber = clients.subscribed(topic, 2)
     publisher = clients.connect()
-    publisher.send(p.publish(topic, b"x", 2, packet_id))
-    publisher.expect(Pubrec(packet_id))
-    publisher.send(p.pubrel(packet_id))
-    publisher.expect(Pubcomp(packet_id))
+    publisher.publish(topic, b"x", 2, packet_id=packet_id)
     publisher.expect_nothing()
     subscriber.acknowledge(subscriber.expect_publish(topic, b"x", 2))
     subscriber.expect_nothing()
@@ -34,8 +31,7 @@ def test_publish_again_before_pubrel_is_not_delivered_twice(
     for _ in range(3):
         publisher.send(p.publish(topic, b"once", 2, 4, dup=dup))
         publisher.expect(Pubrec(4))
-    publisher.send(p.pubrel(4))
-    publisher.expect(Pubcomp(4))
+    publisher.release(4)
     subscriber.acknowledge(subscriber.expect_publish(topic, b"once", 2))
     subscriber.expect_nothing()
 
@@ -46,8 +42,7 @@ def test_pubrel_again_is_completed_again_and_delivers_once(clients: Clients, top
     publisher = clients.connect()
     publisher.publish(topic, b"once", 2)
     for _ in range(2):
-        publisher.send(p.pubrel(1))
-        publisher.expect(Pubcomp(1))
+        publisher.release(1)
     subscriber.acknowledge(subscriber.expect_publish(topic, b"once", 2))
     subscriber.expect_nothing()
 
@@ -55,8 +50,7 @@ def test_pubrel_again_is_completed_again_and_delivers_once(clients: Clients, top
 @pytest.mark.mqtt("MQTT-4.3.3-2")
 def test_pubrel_for_an_unknown_identifier_is_completed(clients: Clients) -> None:
     client = clients.connect()
-    client.send(p.pubrel(4711))
-    client.expect(Pubcomp(4711))
+    client.release(4711)
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-2")
@@ -67,10 +61,7 @@ def test_identifier_used_again_after_pubcomp_is_a_new_publication(
     subscriber = clients.subscribed(topic, 2)
     publisher = clients.connect()
     for payload in (b"same", b"same", b"other"):
-        publisher.send(p.publish(topic, payload, 2, 8, dup=dup))
-        publisher.expect(Pubrec(8))
-        publisher.send(p.pubrel(8))
-        publisher.expect(Pubcomp(8))
+        publisher.publish(topic, payload, 2, packet_id=8, dup=dup)
         subscriber.acknowledge(subscriber.expect_publish(topic, payload, 2))
 
 
@@ -82,8 +73,7 @@ def test_message_is_passed_on_at_pubrel(clients: Clients, topic: str) -> None:
     publisher.send(p.publish(topic, b"held", 2, 3))
     publisher.expect(Pubrec(3))
     subscriber.expect_nothing()
-    publisher.send(p.pubrel(3))
-    publisher.expect(Pubcomp(3))
+    publisher.release(3)
     subscriber.expect_publish(topic, b"held", 2)
 
 
@@ -111,10 +101,7 @@ def test_received_identifiers_survive_a_reconnect(clients: Clients, topic: str) 
     publisher.expect(Pubrec(6))
     publisher.reset()
     publisher = clients.connect(topic, clean=False, session_present=True)
-    publisher.send(p.publish(topic, b"once", 2, 6, dup=True))
-    publisher.expect(Pubrec(6))
-    publisher.send(p.pubrel(6))
-    publisher.expect(Pubcomp(6))
+    publisher.publish(topic, b"once", 2, packet_id=6, dup=True)
     subscriber.acknowledge(subscriber.expect_publish(topic, b"once", 2))
     subscriber.expect_nothing()
 
@@ -127,8 +114,7 @@ def test_pubrel_may_come_after_a_reconnect(clients: Clients, topic: str) -> None
     publisher.expect(Pubrec(6))
     publisher.disconnect()
     publisher = clients.connect(topic, clean=False, session_present=True)
-    publisher.send(p.pubrel(6))
-    publisher.expect(Pubcomp(6))
+    publisher.release(6)
     subscriber.acknowledge(subscriber.expect_publish(topic, b"late", 2))
     subscriber.expect_nothing()
 
@@ -141,10 +127,7 @@ def test_clean_session_forgets_received_identifiers(clients: Clients, topic: str
     publisher.disconnect()
     publisher = clients.connect(topic, clean=True)
     subscriber = clients.subscribed(topic, 2)
-    publisher.send(p.publish(topic, b"new", 2, 6))
-    publisher.expect(Pubrec(6))
-    publisher.send(p.pubrel(6))
-    publisher.expect(Pubcomp(6))
+    publisher.publish(topic, b"new", 2, packet_id=6)
     subscriber.expect_publish(topic, b"new", 2)
 
 

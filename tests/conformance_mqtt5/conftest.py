@@ -3,7 +3,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from harness.broker import Broker
 from harness.fixtures import Address, broker, foldmq_only, make_broker, topic
-from harness.mqtt5_rawclient import Clients5
+from harness.mqtt5_rawclient import Clients5, OwnBroker
 
 __all__ = ["broker", "clients", "foldmq_only", "make_broker", "own", "topic"]
 
@@ -17,7 +17,7 @@ def clients(broker: Broker | Address) -> Iterator[Clients5]:
 
 
 @pytest.fixture
-def own(make_broker: Callable[..., Broker]) -> Iterator[Callable[..., tuple[Broker, Clients5]]]:
+def own(make_broker: Callable[..., Broker]) -> Iterator[OwnBroker]:
     """Starts a broker of the test's own with this configuration; also returns its clients."""
     made: list[Clients5] = []
 

@@ -17,8 +17,7 @@ UNKNOWN = 0x92
 
 def delivered(clients: Clients5, topic: str, qos: int) -> tuple[RawClient5, int]:
     """A client of a session that is kept, and the identifier of a delivery to it."""
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, qos)) == (qos,)
+    client = clients.kept(topic, topic, qos)
     clients.five().publish(topic, b"x", qos)
     number = client.expect_message(topic, b"x", qos).packet_id
     assert number is not None
@@ -68,8 +67,7 @@ def test_again_before_pubrel_is_not_delivered_twice(
         answer = client.receive()
         assert isinstance(answer, p.Answer)
         assert (answer.kind, answer.packet_id, answer.code in {0, 0x10}) == (PUBREC, 4, True)
-    client.send(p.acknowledge(PUBREL, 4))
-    client.expect_answer(PUBCOMP, 4)
+    client.release(4)
     subscriber.acknowledge(subscriber.expect_message(topic, b"once", 2))
     subscriber.expect_nothing()
 
@@ -78,10 +76,7 @@ def test_again_before_pubrel_is_not_delivered_twice(
 def test_after_pubcomp_it_is_a_new_message(clients: Clients5, topic: str) -> None:
     subscriber, client = clients.listening(topic, 2), clients.five()
     for payload, dup in ((b"same", False), (b"same", True), (b"other", False)):
-        client.send(p.publish(topic, payload, 2, 8, dup=dup))
-        client.expect_answer(PUBREC, 8)
-        client.send(p.acknowledge(PUBREL, 8))
-        client.expect_answer(PUBCOMP, 8)
+        client.publish(topic, payload, 2, packet_id=8, dup=dup)
         subscriber.acknowledge(subscriber.expect_message(topic, payload, 2))
 
 
@@ -120,13 +115,12 @@ def test_every_form_of_puback(
     client.send(p.acknowledge(PUBACK, number, *form))
     client.expect_alive()
     client.reset()
-    clients.five(topic, clean=False, session_present=True).expect_nothing()
+    clients.resumed(topic).expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-4.4.0-2", "MQTT-3.4.2-1")
 def test_puback_that_refuses_ends_the_delivery(clients: Clients5, topic: str) -> None:
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, 1)) == (1,)
+    client = clients.kept(topic, topic, 1)
     publisher = clients.five()
     for code in REFUSALS:
         publisher.publish(topic, b"x", 1)
@@ -134,14 +128,13 @@ def test_puback_that_refuses_ends_the_delivery(clients: Clients5, topic: str) ->
         client.send(p.acknowledge(PUBACK, number, code, REASONS))
         client.expect_alive()
     client.reset()
-    clients.five(topic, clean=False, session_present=True).expect_nothing()
+    clients.resumed(topic).expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-4.4.0-2", "MQTT-3.5.2-1", "MQTT-4.3.3-4", "MQTT-4.3.3-9")
 def test_pubrec_that_refuses_ends_the_delivery(clients: Clients5, topic: str) -> None:
     """No PUBREL follows, the message is not sent again, and its identifier is free."""
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, 2)) == (2,)
+    client = clients.kept(topic, topic, 2)
     publisher = clients.five()
     for code in REFUSALS:
         publisher.publish(topic, b"x", 2)
@@ -150,7 +143,7 @@ def test_pubrec_that_refuses_ends_the_delivery(clients: Clients5, topic: str) ->
         client.expect_alive()
     client.expect_nothing()
     client.reset()
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.expect_nothing()
     publisher.publish(topic, b"next", 2)
     client.acknowledge(client.expect_message(topic, b"next", 2))
@@ -172,7 +165,7 @@ def test_every_form_of_pubrec_and_pubcomp(
     client.send(p.acknowledge(PUBCOMP, number, code, form[1]))
     client.expect_alive()
     client.reset()
-    clients.five(topic, clean=False, session_present=True).expect_nothing()
+    clients.resumed(topic).expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-4.3.3-4")
@@ -204,7 +197,7 @@ def test_pubrec_for_a_message_of_qos_1(clients: Clients5, topic: str) -> None:
     client.send(p.acknowledge(PUBREC, number))
     client.expect_answer(PUBREL, number, UNKNOWN)
     client.reset()
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.acknowledge(client.expect_message(topic, b"x", 1, dup=True))
 
 
@@ -216,7 +209,7 @@ def test_pubrec_after_one_with_an_error(clients: Clients5, topic: str) -> None:
     client.expect_answer(PUBREL, number, UNKNOWN)
     client.expect_alive()
     client.reset()
-    clients.five(topic, clean=False, session_present=True).expect_nothing()
+    clients.resumed(topic).expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-3.7.2-1", "MQTT-4.3.3-5")
@@ -227,7 +220,7 @@ def test_pubcomp_of_an_unknown_identifier_ends_the_exchange(clients: Clients5, t
     client.send(p.acknowledge(PUBCOMP, number, UNKNOWN))
     client.expect_alive()
     client.reset()
-    clients.five(topic, clean=False, session_present=True).expect_nothing()
+    clients.resumed(topic).expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-4.3.2-1", "MQTT-4.3.3-1", "MQTT-2.2.1-4", "MQTT-4.3.3-2", "MQTT-4.3.2-2")

@@ -1,6 +1,5 @@
 """Enhanced authentication: AUTH at CONNECT and again (sections 3.15 and 4.12)."""
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from harness import packets
 from harness.broker import Broker
 from harness.fixtures import unique
 from harness.mqtt5_packets import AUTH, Answer, Properties
-from harness.mqtt5_rawclient import Clients5, RawClient5
+from harness.mqtt5_rawclient import Clients5, OwnBroker, RawClient5
 from harness.packets import CONNACK, PUBACK, SUBACK
 from harness.scram import ScramClient
 
@@ -29,9 +28,7 @@ def line(password: str) -> str:
 
 
 @pytest.fixture
-def guarded(
-    own: Callable[..., tuple[Broker, Clients5]], tmp_path: Path
-) -> Callable[..., tuple[Broker, Clients5]]:
+def guarded(own: OwnBroker, tmp_path: Path) -> OwnBroker:
     """Starts a broker with ann and bob, both with SCRAM keys."""
     users = tmp_path / "users"
     users.write_text(f"ann:{line('a')}\nbob:{line('b')}\nold:{HASH}\n")
@@ -87,7 +84,7 @@ def enter(clients: Clients5, more: Properties = ()) -> RawClient5:
 
 
 @pytest.mark.mqtt5("MQTT-4.12.0-2", "MQTT-4.12.0-3", "MQTT-4.12.0-5", "MQTT-3.2.0-1")
-def test_auth_until_connack(guarded: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_auth_until_connack(guarded: OwnBroker) -> None:
     _, clients = guarded()
     client = enter(clients)
     assert client.connack.get(p.AUTHENTICATION_METHOD) == SCRAM_SHA_256
@@ -96,18 +93,14 @@ def test_auth_until_connack(guarded: Callable[..., tuple[Broker, Clients5]]) -> 
 
 @pytest.mark.mqtt5("MQTT-4.12.0-4", "MQTT-3.2.2-7")
 @pytest.mark.parametrize("user", ["ann", "old", "nobody"])
-def test_wrong_password_in_an_exchange(
-    guarded: Callable[..., tuple[Broker, Clients5]], user: str
-) -> None:
+def test_wrong_password_in_an_exchange(guarded: OwnBroker, user: str) -> None:
     _, clients = guarded()
     client, login, challenge = begin(clients, user, "wrong")
     finish(client, login, challenge)
     client.expect_refused(0x86, NOT_AUTHORIZED)
 
 
-def test_salts_do_not_reveal_which_users_have_a_password(
-    guarded: Callable[..., tuple[Broker, Clients5]],
-) -> None:
+def test_salts_do_not_reveal_which_users_have_a_password(guarded: OwnBroker) -> None:
     broker, clients = guarded()
     users = ("ann", "old", "nobody")
     before = {user: begin(clients, user)[2].split(b",", 1)[1] for user in users}
@@ -134,9 +127,7 @@ def test_salts_do_not_reveal_which_users_have_a_password(
     ],
     ids=["PUBLISH", "PUBLISH1", "SUBSCRIBE", "UNSUBSCRIBE", "PINGREQ", "PUBACK", "0x19", "after"],
 )
-def test_nothing_but_auth_and_disconnect_before_connack(
-    guarded: Callable[..., tuple[Broker, Clients5]], packet: bytes
-) -> None:
+def test_nothing_but_auth_and_disconnect_before_connack(guarded: OwnBroker, packet: bytes) -> None:
     _, clients = guarded()
     client, _, _ = begin(clients)
     client.send(packet)
@@ -144,9 +135,7 @@ def test_nothing_but_auth_and_disconnect_before_connack(
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-30")
-def test_packets_in_one_write_with_the_connect(
-    guarded: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_packets_in_one_write_with_the_connect(guarded: OwnBroker, topic: str) -> None:
     _, clients = guarded()
     watcher = clients.five()
     watcher.subscribe((topic, 0))
@@ -159,9 +148,7 @@ def test_packets_in_one_write_with_the_connect(
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-30", "MQTT-4.13.1-1")
-def test_packets_in_one_write_with_the_last_auth(
-    guarded: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_packets_in_one_write_with_the_last_auth(guarded: OwnBroker, topic: str) -> None:
     _, clients = guarded()
     watcher = clients.five()
     watcher.subscribe((topic, 0))
@@ -177,18 +164,14 @@ def test_packets_in_one_write_with_the_last_auth(
     watcher.expect_nothing()
 
 
-def test_disconnect_instead_of_an_answer(
-    guarded: Callable[..., tuple[Broker, Clients5]],
-) -> None:
+def test_disconnect_instead_of_an_answer(guarded: OwnBroker) -> None:
     _, clients = guarded()
     client, _, _ = begin(clients)
     client.leave()
 
 
 @pytest.mark.mqtt5("MQTT-4.12.0-5", "MQTT-4.13.1-1")
-def test_another_method_than_that_of_the_connect(
-    guarded: Callable[..., tuple[Broker, Clients5]],
-) -> None:
+def test_another_method_than_that_of_the_connect(guarded: OwnBroker) -> None:
     _, clients = guarded()
     client, login, challenge = begin(clients)
     client.send(p.auth(CONTINUE, method(login.final(challenge), "SCRAM-SHA-1")))
@@ -200,9 +183,7 @@ def test_another_method_than_that_of_the_connect(
 
 @pytest.mark.mqtt5("MQTT-4.12.0-1")
 @pytest.mark.parametrize("name", ["SCRAM-SHA-1", "SCRAM-SHA-256-PLUS", "", "scram-sha-256"])
-def test_other_methods_are_not_supported(
-    guarded: Callable[..., tuple[Broker, Clients5]], name: str
-) -> None:
+def test_other_methods_are_not_supported(guarded: OwnBroker, name: str) -> None:
     _, clients = guarded()
     client = clients.raw5()
     client.send(p.connect(unique("c"), properties=method(b"x", name)))
@@ -210,9 +191,7 @@ def test_other_methods_are_not_supported(
 
 
 @pytest.mark.parametrize("flag", ["p=tls-unique", "p=tls-exporter"])
-def test_channel_binding_is_refused(
-    guarded: Callable[..., tuple[Broker, Clients5]], flag: str
-) -> None:
+def test_channel_binding_is_refused(guarded: OwnBroker, flag: str) -> None:
     _, clients = guarded()
     client = clients.raw5()
     login = ScramClient("ann", "a", flag)
@@ -221,9 +200,7 @@ def test_channel_binding_is_refused(
 
 
 @pytest.mark.parametrize("data", [None, b"", b"\xff", b"n,,n=ann"])
-def test_data_that_is_no_scram(
-    guarded: Callable[..., tuple[Broker, Clients5]], data: bytes | None
-) -> None:
+def test_data_that_is_no_scram(guarded: OwnBroker, data: bytes | None) -> None:
     _, clients = guarded()
     client = clients.raw5()
     client.send(p.connect(unique("c"), properties=method(data)))
@@ -234,9 +211,7 @@ def test_data_that_is_no_scram(
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-24")
-def test_a_challenge_larger_than_the_client_allows(
-    guarded: Callable[..., tuple[Broker, Clients5]],
-) -> None:
+def test_a_challenge_larger_than_the_client_allows(guarded: OwnBroker) -> None:
     _, clients = guarded()
     client, login = clients.raw5(), ScramClient("ann", "a")
     client.max_size = 40
@@ -246,9 +221,7 @@ def test_a_challenge_larger_than_the_client_allows(
 
 
 @pytest.mark.mqtt5("MQTT-3.15.2-3", "MQTT-3.15.2-2")
-def test_an_auth_has_only_the_required_properties(
-    guarded: Callable[..., tuple[Broker, Clients5]],
-) -> None:
+def test_an_auth_has_only_the_required_properties(guarded: OwnBroker) -> None:
     """No Reason String and no User Property; those of the auth callout are in tests/e2e."""
     _, clients = guarded()
     client = enter(clients)
@@ -261,9 +234,7 @@ def test_an_auth_has_only_the_required_properties(
     }
 
 
-def test_an_exchange_that_takes_too_long(
-    guarded: Callable[..., tuple[Broker, Clients5]],
-) -> None:
+def test_an_exchange_that_takes_too_long(guarded: OwnBroker) -> None:
     _, clients = guarded('connect_timeout = "1s"\n')
     client, _, _ = begin(clients)
     client.expect_closed()
@@ -273,7 +244,7 @@ def test_an_exchange_that_takes_too_long(
     client.expect_ended(NOT_AUTHORIZED)
 
 
-def test_bounds_of_an_exchange(guarded: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_bounds_of_an_exchange(guarded: OwnBroker) -> None:
     _, clients = guarded("max_auth_bytes = 200\nmax_auth_steps = 1\nmax_reauthentications = 2\n")
     client = clients.raw5()
     client.send(p.connect(unique("c"), properties=method(b"x" * 201)))
@@ -283,7 +254,7 @@ def test_bounds_of_an_exchange(guarded: Callable[..., tuple[Broker, Clients5]]) 
     client.expect_refused(QUOTA)
 
 
-def test_level_4_has_no_auth(guarded: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_level_4_has_no_auth(guarded: OwnBroker) -> None:
     _, clients = guarded()
     client = clients.connect()
     client.send(p.auth(AGAIN, method(b"x")))
@@ -294,7 +265,7 @@ def test_level_4_has_no_auth(guarded: Callable[..., tuple[Broker, Clients5]]) ->
 
 
 @pytest.mark.mqtt5("MQTT-4.12.1-1", "MQTT-4.12.0-5")
-def test_authenticating_again(guarded: Callable[..., tuple[Broker, Clients5]], topic: str) -> None:
+def test_authenticating_again(guarded: OwnBroker, topic: str) -> None:
     """Messages come and go meanwhile."""
     _, clients = guarded()
     client = enter(clients)
@@ -314,7 +285,7 @@ def test_authenticating_again(guarded: Callable[..., tuple[Broker, Clients5]], t
 
 @pytest.mark.mqtt5("MQTT-4.12.1-2")
 def test_failing_to_authenticate_again_closes_and_keeps_the_session(
-    guarded: Callable[..., tuple[Broker, Clients5]], topic: str
+    guarded: OwnBroker, topic: str
 ) -> None:
     broker, clients = guarded()
     name, keep = unique("c"), (p.SESSION_EXPIRY, 100)
@@ -345,7 +316,7 @@ def test_failing_to_authenticate_again_closes_and_keeps_the_session(
 
 @pytest.mark.mqtt5("MQTT-4.13.1-1")
 @pytest.mark.parametrize("packet", [p.auth(CONTINUE, method(b"x")), p.auth(0x00, method(b"x"))])
-def test_an_unexpected_auth(guarded: Callable[..., tuple[Broker, Clients5]], packet: bytes) -> None:
+def test_an_unexpected_auth(guarded: OwnBroker, packet: bytes) -> None:
     _, clients = guarded()
     client = enter(clients)
     client.send(packet)
@@ -353,9 +324,7 @@ def test_an_unexpected_auth(guarded: Callable[..., tuple[Broker, Clients5]], pac
 
 
 @pytest.mark.mqtt5("MQTT-4.13.1-1")
-def test_authenticating_twice_at_once(
-    guarded: Callable[..., tuple[Broker, Clients5]],
-) -> None:
+def test_authenticating_twice_at_once(guarded: OwnBroker) -> None:
     _, clients = guarded()
     client = enter(clients)
     client.send(p.auth(AGAIN, method(ScramClient("ann", "a").first)))
@@ -364,7 +333,7 @@ def test_authenticating_twice_at_once(
     client.expect_ended(PROTOCOL_ERROR)
 
 
-def test_authenticating_too_often(guarded: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_authenticating_too_often(guarded: OwnBroker) -> None:
     _, clients = guarded("max_reauthentications = 2\n")
     client = enter(clients)
     for _ in range(2):
@@ -377,16 +346,14 @@ def test_authenticating_too_often(guarded: Callable[..., tuple[Broker, Clients5]
 
 
 @pytest.mark.mqtt5("MQTT-4.12.0-7", "MQTT-4.12.0-6")
-def test_a_client_without_a_method_cannot_authenticate_again(
-    guarded: Callable[..., tuple[Broker, Clients5]],
-) -> None:
+def test_a_client_without_a_method_cannot_authenticate_again(guarded: OwnBroker) -> None:
     _, clients = guarded()
     client = clients.five()
     client.send(p.auth(AGAIN, method(ScramClient("ann", "a").first)))
     client.expect_ended(PROTOCOL_ERROR)
 
 
-def test_failures_slow_a_user(guarded: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_failures_slow_a_user(guarded: OwnBroker) -> None:
     broker, clients = guarded("login_failures = 2\n")
     for _ in range(2):
         client, login, challenge = begin(clients, "bob", "wrong")

@@ -58,7 +58,7 @@ def test_client_without_an_identifier_is_assigned_one(
     assert other.connack.get(p.ASSIGNED_CLIENT_IDENTIFIER) not in {name, None, ""}
     assert first.subscribe((topic, 1)) == (1,)
     first.leave()
-    again = clients.five(name, clean=False, session_present=True)
+    again = clients.resumed(name)
     assert again.connack.get(p.ASSIGNED_CLIENT_IDENTIFIER) is None
     again.publish(topic, b"mine")
     again.expect_message(topic, b"mine")
@@ -80,8 +80,8 @@ def test_the_identifier_names_the_session(clients: Clients5, topic: str) -> None
     assert two.subscribe((f"{topic}/2", 0)) == (0,)
     one.leave()
     two.leave()
-    one = clients.five(f"{topic}a", clean=False, session_present=True)
-    two = clients.five(f"{topic}b", clean=False, session_present=True)
+    one = clients.resumed(f"{topic}a")
+    two = clients.resumed(f"{topic}b")
     one.publish(f"{topic}/1", b"1")
     one.publish(f"{topic}/2", b"2")
     one.expect_message(f"{topic}/1", b"1")

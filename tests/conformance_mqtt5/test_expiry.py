@@ -1,13 +1,11 @@
 """Message Expiry Interval (3.3.2.3.3): live, in queues and retained, for every level."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
-from harness.broker import Broker
 from harness.mqtt5_packets import Properties, Publish
-from harness.mqtt5_rawclient import Clients5
+from harness.mqtt5_rawclient import Clients5, OwnBroker
 from harness.packets import PUBCOMP, PUBREC, PUBREL
 
 KEEP = ((p.SESSION_EXPIRY, 1000),)
@@ -27,8 +25,7 @@ def left(message: Publish) -> int:
 
 def away(clients: Clients5, name: str, topic: str, qos: int) -> None:
     """A session with a subscription, its client gone."""
-    client = clients.five(name, properties=KEEP)
-    assert client.subscribe((topic, qos)) == (qos,)
+    client = clients.kept(name, topic, qos)
     client.leave()
 
 
@@ -55,7 +52,7 @@ def test_an_expired_message_leaves_the_queue(clients: Clients5, topic: str) -> N
         publisher.publish(name, b"last", qos)
     time.sleep(OVER)
     for qos, name in topics.items():
-        client = clients.five(f"{topic}{qos}", clean=False, session_present=True)
+        client = clients.resumed(f"{topic}{qos}")
         for payload in (b"first", b"long", b"last"):
             client.expect_message(name, payload, qos, properties=None)
         client.expect_nothing()
@@ -70,7 +67,7 @@ def test_expiry_counts_down_in_the_queue(clients: Clients5, topic: str) -> None:
         clients.five().publish(f"{topic}/{qos}", b"x", qos, properties=properties)
     time.sleep(OVER)
     for qos in (1, 2):
-        client = clients.five(f"{topic}{qos}", clean=False, session_present=True)
+        client = clients.resumed(f"{topic}{qos}")
         message = client.expect_message(f"{topic}/{qos}", b"x", qos, properties=None)
         assert 40 <= left(message) <= 98
         assert set(message.properties) - set(for_seconds(left(message))) == set(others)
@@ -93,8 +90,7 @@ def test_expiry_counts_down_until_the_release(clients: Clients5, topic: str) -> 
         publisher.expect_answer(PUBREC, number)
     time.sleep(OVER)
     for number in (1, 2):
-        publisher.send(p.acknowledge(PUBREL, number))
-        publisher.expect_answer(PUBCOMP, number)
+        publisher.release(number)
     for qos, client, old in receivers:
         message = client.expect_message(topic, b"x100", qos, properties=None)
         assert 40 <= left(message) <= 98
@@ -167,8 +163,7 @@ def test_the_last_retained_message_decides_when_it_expires(clients: Clients5, to
 
 @pytest.mark.mqtt5("MQTT-4.3.3-7", "MQTT-4.3.3-13", "MQTT-4.4.0-1")
 def test_expiry_does_not_end_an_exchange_that_was_begun(clients: Clients5, topic: str) -> None:
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, 2)) == (2,)
+    client = clients.kept(topic, topic, 2)
     publisher = clients.five()
     publisher.publish(topic, b"1", 2, properties=for_seconds(1))
     publisher.publish(topic, b"2", 2, properties=for_seconds(1))
@@ -180,7 +175,7 @@ def test_expiry_does_not_end_an_exchange_that_was_begun(clients: Clients5, topic
     client.expect_answer(PUBREL, one.packet_id)
     client.expect_nothing(OVER)
     client.reset()
-    client = clients.five(topic, clean=False, session_present=True, properties=KEEP)
+    client = clients.resumed(topic, KEEP)
     received = [client.receive(), client.receive()]
     again = [one for one in received if isinstance(one, p.Publish)]
     assert [(one.payload, one.dup, one.packet_id) for one in again] == [(b"2", True, two.packet_id)]
@@ -193,9 +188,7 @@ def test_expiry_does_not_end_an_exchange_that_was_begun(clients: Clients5, topic
 
 @pytest.mark.mqtt5("MQTT-3.3.2-5", "MQTT-3.3.2-6")
 @pytest.mark.parametrize("kill", [False, True])
-def test_expiry_continues_over_a_restart(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, kill: bool
-) -> None:
+def test_expiry_continues_over_a_restart(own: OwnBroker, topic: str, *, kill: bool) -> None:
     broker, clients = own()
     away(clients, topic, f"{topic}/#", 1)
     publisher = clients.five()
@@ -203,7 +196,7 @@ def test_expiry_continues_over_a_restart(
     publisher.publish(f"{topic}/2", b"long", 1, retain=True, properties=for_seconds(100))
     broker.restart(kill=kill)
     time.sleep(OVER)
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     message = client.expect_message(f"{topic}/2", b"long", 1, properties=None)
     assert left(message) <= 98
     client.acknowledge(message)

@@ -1,13 +1,10 @@
 """Flow control (4.9), Maximum Packet Size (3.1.2.11.4) and order (4.6)."""
 
-from collections.abc import Callable
-
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
-from harness.broker import Broker
 from harness.mqtt5_packets import Properties, Publish
-from harness.mqtt5_rawclient import Clients5, RawClient5
+from harness.mqtt5_rawclient import Clients5, OwnBroker, RawClient5
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL, SUBACK
 
 KEEP = ((p.SESSION_EXPIRY, 100),)
@@ -113,8 +110,7 @@ def test_answers_too_many_give_no_more_room(clients: Clients5, topic: str) -> No
 def test_a_smaller_receive_maximum_after_a_reconnect(
     clients: Clients5, topic: str, qos: int, queued: int
 ) -> None:
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, qos)) == (qos,)
+    client = clients.kept(topic, topic, qos)
     publisher = clients.five()
     for number in range(5):
         publisher.publish(topic, b"%d" % number, qos)
@@ -122,7 +118,7 @@ def test_a_smaller_receive_maximum_after_a_reconnect(
     client.leave()
     if queued:
         publisher.publish(topic, b"5", qos)
-    client = clients.five(topic, clean=False, session_present=True, properties=(*KEEP, *at_most(2)))
+    client = clients.resumed(topic, (*KEEP, *at_most(2)))
     waiting = messages(client, 2)
     client.expect_nothing()
     done: list[Publish] = []
@@ -144,14 +140,13 @@ def test_an_acknowledgement_before_the_message_is_sent_again(
     clients: Clients5, topic: str, qos: int
 ) -> None:
     """It is no room for others: the client has as many unacknowledged as before."""
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, qos)) == (qos,)
+    client = clients.kept(topic, topic, qos)
     publisher = clients.five()
     for number in range(6):
         publisher.publish(topic, b"%d" % number, qos)
     sent = messages(client, 6)
     client.leave()
-    client = clients.five(topic, clean=False, session_present=True, properties=(*KEEP, *at_most(2)))
+    client = clients.resumed(topic, (*KEEP, *at_most(2)))
     first, second = messages(client, 2)
     client.acknowledge(sent[3])
     client.acknowledge(sent[5])
@@ -179,8 +174,7 @@ def test_everything_else_is_answered_at_a_quota_of_0(clients: Clients5, topic: s
     client.send(p.publish(f"{topic}/other", b"", 1, 7), p.publish(f"{topic}/other", b"", 2, 8))
     client.expect_answer(PUBACK, 7)
     client.expect_answer(PUBREC, 8)
-    client.send(p.acknowledge(PUBREL, 8))
-    client.expect_answer(PUBCOMP, 8)
+    client.release(8)
     publisher.publish(f"{topic}/x", b"QoS 0")
     client.expect_message(f"{topic}/x", b"QoS 0")
     assert client.unsubscribe(f"{topic}/x") == (0,)
@@ -226,7 +220,7 @@ def test_message_too_large_is_dropped(
     publisher.publish(topic, b"block", qos, properties=((p.CONTENT_TYPE, "x" * limit),))
     publisher.publish(topic, b"last", qos)
     if not live:
-        client = clients.five(topic, clean=False, session_present=True, properties=properties)
+        client = clients.resumed(topic, properties)
     found = messages(client, 3)
     assert [one.payload for one in found] == [bytes(room), b"small", b"last"]
     if qos == 1:
@@ -236,7 +230,7 @@ def test_message_too_large_is_dropped(
     assert len(messages(other, 6)) == 6
     if qos == 1:
         client.reset()
-        clients.five(topic, clean=False, session_present=True).expect_nothing()
+        clients.resumed(topic).expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-24", "MQTT-3.1.2-25")
@@ -272,8 +266,7 @@ def test_retained_message_too_large(clients: Clients5, topic: str) -> None:
 def test_redelivery_of_a_message_that_has_become_too_large(
     clients: Clients5, topic: str, qos: int
 ) -> None:
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, qos)) == (qos,)
+    client = clients.kept(topic, topic, qos)
     publisher = clients.five()
     publisher.publish(topic, bytes(500), qos)
     publisher.publish(topic, b"small", qos)
@@ -343,7 +336,7 @@ def test_the_limit_of_a_client_ends_with_its_connection(
     assert client.subscribe((topic, 1)) == (1,)
     client.leave()
     clients.five().publish(topic, bytes(500), 1)
-    client = clients.five(topic, clean=False, session_present=True, properties=(*KEEP, *maximum))
+    client = clients.resumed(topic, (*KEEP, *maximum))
     client.acknowledge(client.expect_message(topic, bytes(500), 1))
 
 
@@ -357,9 +350,7 @@ def test_suback_that_would_be_too_large(clients: Clients5, topic: str) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-3.2.2-15", "MQTT-4.13.1-1", "MQTT-4.13.2-1")
-def test_packet_larger_than_the_server_allows(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_packet_larger_than_the_server_allows(own: OwnBroker, topic: str) -> None:
     _, clients = own('max_packet_size = "2KiB"')
     client = clients.listening(topic, 1)
     limit = client.connack.get(p.MAXIMUM_PACKET_SIZE)
@@ -384,8 +375,7 @@ def test_packet_larger_than_the_server_allows(
 @pytest.mark.parametrize("qos", [0, 1, 2])
 def test_messages_arrive_in_order(clients: Clients5, topic: str, qos: int) -> None:
     """Live, and from a queue, and both together."""
-    waiting = clients.five(topic, properties=KEEP)
-    assert waiting.subscribe((topic, qos)) == (qos,)
+    waiting = clients.kept(topic, topic, qos)
     waiting.leave()
     live, publisher = clients.listening(topic, qos), clients.five()
     count = 60
@@ -413,7 +403,7 @@ def test_messages_arrive_in_order(clients: Clients5, topic: str, qos: int) -> No
         ]
         return
     if qos:
-        waiting = clients.five(topic, clean=False, session_present=True)
+        waiting = clients.resumed(topic)
     publisher.send(*data[count // 2 :])
     for client in [live] + [waiting] * bool(qos):
         for number in range(count):
@@ -450,7 +440,7 @@ def test_no_receive_maximum_is_announced_by_default(clients: Clients5) -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("in_one_read", [True, False])
 def test_a_client_within_the_servers_receive_maximum(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str, qos: int, *, in_one_read: bool
+    own: OwnBroker, topic: str, qos: int, *, in_one_read: bool
 ) -> None:
     """Ten at a time, as often as it likes; singly they are decided together with other clients'."""
     _, clients = own("receive_maximum = 10\n")
@@ -475,7 +465,7 @@ def test_a_client_within_the_servers_receive_maximum(
 @pytest.mark.mqtt5("MQTT-3.3.4-7")
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_client_that_exceeds_the_servers_receive_maximum(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str, qos: int
+    own: OwnBroker, topic: str, qos: int
 ) -> None:
     """What stands before the first one too many takes effect."""
     broker, clients = own("receive_maximum = 3\n")
@@ -493,9 +483,7 @@ def test_a_client_that_exceeds_the_servers_receive_maximum(
 
 
 @pytest.mark.mqtt5("MQTT-3.3.4-7")
-def test_qos_2_messages_count_until_they_are_released(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_qos_2_messages_count_until_they_are_released(own: OwnBroker, topic: str) -> None:
     _, clients = own("receive_maximum = 2\n")
     client = clients.five()
     for number in (1, 2):
@@ -503,26 +491,22 @@ def test_qos_2_messages_count_until_they_are_released(
         client.expect_answer(PUBREC, number)
     client.send(p.publish(topic, b"", 2, 2))  # it is the same one again
     client.expect_answer(PUBREC, 2)
-    client.send(p.acknowledge(PUBREL, 1))
-    client.expect_answer(PUBCOMP, 1)
-    client.send(p.publish(topic, b"", 1, 3))
-    client.expect_answer(PUBACK, 3)
+    client.release(1)
+    client.publish(topic, b"", 1, packet_id=3)
     client.send(p.publish(topic, b"", 2, 4))
     client.expect_answer(PUBREC, 4)
     client.send(p.publish(topic, b"", 1, 5))
     client.expect_ended(0x93)
 
 
-def test_identifiers_of_another_connection_do_not_count(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_identifiers_of_another_connection_do_not_count(own: OwnBroker, topic: str) -> None:
     _, clients = own("receive_maximum = 2\n")
     client = clients.five(topic, properties=KEEP)
     for number in (1, 2):
         client.send(p.publish(topic, b"", 2, number))
         client.expect_answer(PUBREC, number)
     client.leave()
-    client = clients.five(topic, clean=False, session_present=True, properties=KEEP)
+    client = clients.resumed(topic, KEEP)
     for number in (3, 4):
         client.send(p.publish(topic, b"", 2, number))
         client.expect_answer(PUBREC, number)
@@ -530,14 +514,11 @@ def test_identifiers_of_another_connection_do_not_count(
     client.expect_ended(0x93)
 
 
-def test_a_refused_message_does_not_count(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_a_refused_message_does_not_count(own: OwnBroker, topic: str) -> None:
     """PUBREC with an error ends the exchange."""
     _, clients = own("receive_maximum = 1\n")
     client = clients.five()
     for number in range(1, 5):
         client.send(p.publish("$SYS/x", b"", 2, number))
         client.expect_answer(PUBREC, number, 0x90)
-    client.send(p.publish(topic, b"", 1, 9))
-    client.expect_answer(PUBACK, 9)
+    client.publish(topic, b"", 1, packet_id=9)

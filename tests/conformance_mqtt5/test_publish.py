@@ -1,13 +1,10 @@
 """Section 3.3: PUBLISH, its properties, topic aliases and retained messages."""
 
-from collections.abc import Callable
-
 import pytest
 from harness import mqtt5_packets as p
-from harness.broker import Broker
 from harness.mqtt5_packets import Properties
-from harness.mqtt5_rawclient import Clients5
-from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
+from harness.mqtt5_rawclient import Clients5, OwnBroker
+from harness.packets import PUBACK, PUBREC
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
 KEEP = ((p.SESSION_EXPIRY, 100),)
@@ -48,8 +45,7 @@ def assert_same(found: Properties, wanted: Properties) -> None:
 def test_properties_are_passed_on_unaltered(clients: Clients5, topic: str, qos: int) -> None:
     """Live, from a queue, and retained; a client of MQTT 3.1.1 gets the payload alone."""
     live, old = clients.listening(topic, qos), clients.subscribed(topic, qos)
-    waiting = clients.five(topic, properties=KEEP)
-    assert waiting.subscribe((topic, qos)) == (qos,)
+    waiting = clients.kept(topic, topic, qos)
     waiting.leave()
     clients.five().publish(topic, "é".encode(), qos, retain=True, properties=ALL)
     message = live.expect_message(topic, "é".encode(), qos, properties=None)
@@ -61,7 +57,7 @@ def test_properties_are_passed_on_unaltered(clients: Clients5, topic: str, qos: 
     assert_same(message.properties, ALL)
     late.acknowledge(message)
     if qos:
-        waiting = clients.five(topic, clean=False, session_present=True)
+        waiting = clients.resumed(topic)
         message = waiting.expect_message(topic, "é".encode(), qos, properties=None)
         assert_same(message.properties, ALL)
         waiting.acknowledge(message)
@@ -244,16 +240,13 @@ def test_retained_messages_of_one_level_are_read_by_the_others(
 
 @pytest.mark.mqtt5("MQTT-3.3.1-5", "MQTT-3.3.2-17", "MQTT-3.3.2-18")
 @pytest.mark.parametrize("kill", [False, True])
-def test_properties_survive_a_restart(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, kill: bool
-) -> None:
+def test_properties_survive_a_restart(own: OwnBroker, topic: str, *, kill: bool) -> None:
     broker, clients = own()
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, 1)) == (1,)
+    client = clients.kept(topic, topic, 1)
     client.leave()
     clients.five().publish(topic, b"x", 1, retain=True, properties=ALL)
     broker.restart(kill=kill)
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     message = client.expect_message(topic, b"x", 1, properties=None)
     assert_same(message.properties, ALL)
     client.acknowledge(message)
@@ -287,8 +280,7 @@ def test_request_and_response(clients: Clients5, topic: str) -> None:
 def test_qos_1_is_answered_with_puback(clients: Clients5, topic: str, number: int) -> None:
     subscriber, client = clients.listening(topic, 1), clients.five()
     for dup in (False, True, False):  # whatever its DUP, it is a new message [MQTT-4.3.2-5]
-        client.send(p.publish(topic, b"x", 1, number, dup=dup))
-        client.expect_answer(PUBACK, number)
+        client.publish(topic, b"x", 1, packet_id=number, dup=dup)
         subscriber.acknowledge(subscriber.expect_message(topic, b"x", 1))
 
 
@@ -299,8 +291,7 @@ def test_dup_is_not_passed_on(clients: Clients5, topic: str, qos: int) -> None:
     client.send(p.publish(topic, b"x", qos, 9, dup=True))
     if qos == 2:
         client.expect_answer(PUBREC, 9)
-        client.send(p.acknowledge(PUBREL, 9))
-        client.expect_answer(PUBCOMP, 9)
+        client.release(9)
     else:
         client.expect_answer(PUBACK, 9)
     subscriber.acknowledge(subscriber.expect_message(topic, b"x", qos))
@@ -321,9 +312,7 @@ def test_payload_formats_are_not_checked_by_default(
     other.expect_message(topic, NO_TEXT, qos, properties=TEXT)
 
 
-def test_a_payload_that_is_not_utf_8_is_refused_if_configured(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_a_payload_that_is_not_utf_8_is_refused_if_configured(own: OwnBroker, topic: str) -> None:
     broker, clients = own("check_payload_format = true\n")
     other, client = clients.listening(topic, 2), clients.five()
     client.publish(topic, "ä".encode(), 1, properties=TEXT)
@@ -346,9 +335,7 @@ def test_a_payload_that_is_not_utf_8_is_refused_if_configured(
     assert "payload_format" in broker.log
 
 
-def test_a_will_that_is_not_utf_8_is_refused_if_configured(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_a_will_that_is_not_utf_8_is_refused_if_configured(own: OwnBroker, topic: str) -> None:
     _, clients = own("check_payload_format = true\n")
     client = clients.raw5()
     client.send(p.connect("c", will=p.Will(topic, NO_TEXT, 1, False, TEXT)))
@@ -373,9 +360,7 @@ def test_no_aliases_are_sent_by_default(clients: Clients5, topic: str) -> None:
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-26", "MQTT-3.1.2-27", "MQTT-3.3.2-10", "MQTT-3.3.2-11")
-def test_topics_are_sent_as_aliases_if_configured(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_topics_are_sent_as_aliases_if_configured(own: OwnBroker, topic: str) -> None:
     """Each connection gets topic and alias together first, and within its own maximum."""
     _, clients = own("topic_aliases_out = 2\n")
     one = clients.listening(f"{topic}/#", 1, properties=aliases(10))
@@ -398,9 +383,7 @@ def test_topics_are_sent_as_aliases_if_configured(
 
 
 @pytest.mark.mqtt5("MQTT-3.3.2-7")
-def test_aliases_end_with_their_connection(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_aliases_end_with_their_connection(own: OwnBroker, topic: str) -> None:
     """What is sent again, and what waited, has its topic."""
     _, clients = own("topic_aliases_out = 2\n")
     keep = (*aliases(10), (p.SESSION_EXPIRY, 100))
@@ -412,7 +395,7 @@ def test_aliases_end_with_their_connection(
         assert client.expect_message(name, b"1", 1, properties=((p.TOPIC_ALIAS, 1),))
     client.leave()
     sender.publish(topic, b"2", 1)
-    client = clients.five(f"{topic}c", clean=False, session_present=True, properties=keep)
+    client = clients.resumed(f"{topic}c", keep)
     for payload in (b"1", b"1", b"2"):
         client.acknowledge(client.expect_message(topic, payload, 1, dup=payload == b"1"))
     sender.publish(topic, b"3", 1)
@@ -420,7 +403,7 @@ def test_aliases_end_with_their_connection(
 
 
 def test_a_message_without_a_wait_does_not_use_the_alias_of_one_that_waits_for_the_disk(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
+    own: OwnBroker, topic: str
 ) -> None:
     _, clients = own("topic_aliases_out = 2\n")
     client = clients.listening(topic, 1, properties=aliases(10))

@@ -2,13 +2,11 @@
 
 import json
 import time
-from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
-from harness.broker import Broker
 from harness.mqtt5_packets import Answer, Publish
-from harness.mqtt5_rawclient import Clients5, RawClient5
+from harness.mqtt5_rawclient import Clients5, OwnBroker, RawClient5
 from harness.packets import Pingresp, pingreq
 
 pytestmark = pytest.mark.usefixtures("foldmq_only")
@@ -359,7 +357,7 @@ def test_streams(clients: Clients5, topic: str) -> None:
     assert receive(third, 1)[0].payload in (b"0", b"1")  # both may be of one millisecond
 
 
-def test_a_declared_stream(own: Callable[..., tuple[Broker, Clients5]], tmp_path: object) -> None:
+def test_a_declared_stream(own: OwnBroker, tmp_path: object) -> None:
     rules = f"{tmp_path}/rules.toml"
     with open(rules, "w", encoding="utf-8") as file:  # noqa: PTH123 - a path as text
         file.write('[[allow]]\nboth = ["a/#", "b/#"]\nhistory = ["a/#"]\n')
@@ -381,7 +379,7 @@ def test_a_declared_stream(own: Callable[..., tuple[Broker, Clients5]], tmp_path
     assert set(until_live) <= {b"0", b"3", b"4"}
 
 
-def test_limits(own: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_limits(own: OwnBroker) -> None:
     _, clients = own("max_replays = 3\nmax_replays_per_client = 2")
     client = clients.five()
     filters = [(f"$replay/all/{name}", 1) for name in "abc"]
@@ -391,7 +389,7 @@ def test_limits(own: Callable[..., tuple[Broker, Clients5]]) -> None:
     assert client.subscribe(("$replay/all/c", 1)) == (1,)
 
 
-def test_permissions(own: Callable[..., tuple[Broker, Clients5]], tmp_path: object) -> None:
+def test_permissions(own: OwnBroker, tmp_path: object) -> None:
     rules = f"{tmp_path}/rules.toml"
     with open(rules, "w", encoding="utf-8") as file:  # noqa: PTH123 - a path as text
         file.write('[[allow]]\nboth = ["a/#", "b/#"]\nhistory = ["a/#"]\n')
@@ -408,7 +406,7 @@ def test_permissions(own: Callable[..., tuple[Broker, Clients5]], tmp_path: obje
     silent(client)
 
 
-def test_after_a_restart(own: Callable[..., tuple[Broker, Clients5]]) -> None:
+def test_after_a_restart(own: OwnBroker) -> None:
     broker, clients = own()
     publish(clients, "a", 3, 2)
     client = clients.five(properties=KEEP)

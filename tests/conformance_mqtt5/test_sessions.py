@@ -1,14 +1,12 @@
 """Session state (3.1.2.4, 3.1.2.11.2, 4.1), DISCONNECT (3.14) and levels side by side."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
-from harness.broker import Broker
 from harness.mqtt5_packets import Properties, Publish, Will
-from harness.mqtt5_rawclient import Clients5
+from harness.mqtt5_rawclient import Clients5, OwnBroker
 from harness.packets import PUBACK, PUBCOMP, PUBREC, PUBREL
 
 FOREVER = 0xFFFFFFFF
@@ -50,7 +48,7 @@ def test_session_is_kept_until_it_expires(
     assert client.subscribe((topic, 1)) == (1,)
     getattr(client, ending)()
     clients.five().publish(topic, b"kept", 1)
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.acknowledge(client.expect_message(topic, b"kept", 1))
     client.leave()
     clients.five(topic, clean=False, session_present=False)
@@ -89,7 +87,7 @@ def test_the_expiry_of_the_last_connection_counts(clients: Clients5, topic: str)
     clients.five(topic, clean=False, session_present=False, properties=expiry(1)).leave()
     clients.five(topic, clean=False, session_present=True, properties=expiry(100)).leave()
     time.sleep(2.2)
-    clients.five(topic, clean=False, session_present=True)
+    clients.resumed(topic)
 
 
 # --------------------------------------------- DISCONNECT with another expiry
@@ -107,7 +105,7 @@ def test_disconnect_without_an_expiry_leaves_that_of_the_connect(
 ) -> None:
     for code, properties in ((None, None), (0, None), (0, ()), (0, ((p.REASON_STRING, "bye"),))):
         clients.five(topic, properties=expiry(100)).leave(code, properties)
-        clients.five(topic, clean=False, session_present=True).leave()
+        clients.resumed(topic).leave()
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-23", "MQTT-4.1.0-2")
@@ -115,7 +113,7 @@ def test_disconnect_lengthens_and_shortens_the_expiry(clients: Clients5, topic: 
     clients.five(f"{topic}long", properties=expiry(1)).leave(0, expiry(100))
     clients.five(f"{topic}short", properties=expiry(100)).leave(0, expiry(1))
     time.sleep(2.2)
-    clients.five(f"{topic}long", clean=False, session_present=True)
+    clients.resumed(f"{topic}long")
     clients.five(f"{topic}short", clean=False, session_present=False)
 
 
@@ -198,7 +196,7 @@ def test_unacknowledged_is_sent_again_after_a_reconnect(
         again = client.expect_message(topic, b"x", qos, dup=True, properties=properties)
         assert again.packet_id == first.packet_id
         client.reset()
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     again = client.expect_message(topic, b"x", qos, dup=True, properties=properties)
     client.acknowledge(again)
     client.expect_alive()
@@ -222,13 +220,11 @@ def test_pubrel_is_sent_again_after_a_reconnect(clients: Clients5, topic: str) -
     client.send(p.acknowledge(PUBCOMP, number))
     client.expect_alive()
     client.reset()
-    clients.five(topic, clean=False, session_present=True).expect_nothing()
+    clients.resumed(topic).expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-4.4.0-1")
-def test_nothing_is_sent_again_on_a_live_connection(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str
-) -> None:
+def test_nothing_is_sent_again_on_a_live_connection(own: OwnBroker, topic: str) -> None:
     """Also where messages are sent again to clients of MQTT 3.1.1."""
     _, clients = own('ack_wait = "0.3s"')
     client = clients.listening(topic, 2)
@@ -249,7 +245,7 @@ def test_dup_only_on_redeliveries(clients: Clients5, topic: str) -> None:
     client.expect_message(topic, b"sent", 1)
     client.leave()
     other.publish(topic, b"waiting", 1)
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.acknowledge(client.expect_message(topic, b"sent", 1, dup=True))
     client.acknowledge(client.expect_message(topic, b"waiting", 1))
 
@@ -261,11 +257,8 @@ def test_received_identifiers_survive_a_reconnect(clients: Clients5, topic: str)
     client.send(p.publish(topic, b"once", 2, 6))
     client.expect_answer(PUBREC, 6)
     client.reset()
-    client = clients.five(topic, clean=False, session_present=True)
-    client.send(p.publish(topic, b"once", 2, 6, dup=True))
-    client.expect_answer(PUBREC, 6)
-    client.send(p.acknowledge(PUBREL, 6))
-    client.expect_answer(PUBCOMP, 6)
+    client = clients.resumed(topic)
+    client.publish(topic, b"once", 2, packet_id=6, dup=True)
     subscriber.acknowledge(subscriber.expect_message(topic, b"once", 2))
     subscriber.expect_nothing()
 
@@ -289,7 +282,7 @@ def test_one_session_at_levels_3_4_and_5(clients: Clients5, topic: str) -> None:
     middle.acknowledge(received)
     middle.disconnect()
     clients.connect().publish(topic, b"2", 1)
-    new = clients.five(topic, clean=False, session_present=True)
+    new = clients.resumed(topic)
     new.acknowledge(new.expect_message(topic, b"2", 1))
     new.leave()
     clients.connect(topic, clean=False, session_present=False)
@@ -332,7 +325,7 @@ def test_options_of_a_subscription_wait_for_their_level(clients: Clients5, topic
     old.acknowledge(old.expect_publish(topic, b"2", 1, retain=False))
     old.disconnect()
     publisher.publish(topic, b"3", 1, retain=True)
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.acknowledge(client.expect_message(topic, b"3", 1, retain=True, properties=identifier))
     publisher.publish(topic, b"4", 1, retain=True)
     client.acknowledge(client.expect_message(topic, b"4", 1, retain=True, properties=identifier))
@@ -344,9 +337,7 @@ def test_options_of_a_subscription_wait_for_their_level(clients: Clients5, topic
 
 @pytest.mark.mqtt5("MQTT-3.1.2-23", "MQTT-4.1.0-2", "MQTT-4.3.2-4")
 @pytest.mark.parametrize("kill", [False, True])
-def test_sessions_expire_over_a_restart_too(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, kill: bool
-) -> None:
+def test_sessions_expire_over_a_restart_too(own: OwnBroker, topic: str, *, kill: bool) -> None:
     broker, clients = own()
     for name, seconds in (("short", 1), ("long", 1000), ("ever", FOREVER), ("none", 0)):
         client = clients.five(name, properties=expiry(seconds))
@@ -357,7 +348,7 @@ def test_sessions_expire_over_a_restart_too(
     broker.restart(kill=kill)
     time.sleep(2.2)
     for name in ("long", "ever"):
-        client = clients.five(name, clean=False, session_present=True)
+        client = clients.resumed(name)
         message = client.receive()
         assert isinstance(message, Publish)
         assert (message.payload, message.properties) == (b"kept", ((p.CONTENT_TYPE, "t"),))
@@ -367,7 +358,7 @@ def test_sessions_expire_over_a_restart_too(
 
 
 @pytest.mark.mqtt5("MQTT-4.3.2-4", "MQTT-4.3.3-8")
-def test_acknowledged_is_kept(own: Callable[..., tuple[Broker, Clients5]], topic: str) -> None:
+def test_acknowledged_is_kept(own: OwnBroker, topic: str) -> None:
     """The receiver takes a message over before it acknowledges it."""
     broker, clients = own()
     client = clients.five(topic, properties=expiry(1000))
@@ -378,9 +369,8 @@ def test_acknowledged_is_kept(own: Callable[..., tuple[Broker, Clients5]], topic
     publisher.expect_answer(PUBACK, 1)
     publisher.expect_answer(PUBREC, 2)
     broker.restart(kill=True)
-    publisher = clients.five("publisher", clean=False, session_present=True)
-    publisher.send(p.acknowledge(PUBREL, 2))
-    publisher.expect_answer(PUBCOMP, 2)
-    client = clients.five(topic, clean=False, session_present=True)
+    publisher = clients.resumed("publisher")
+    publisher.release(2)
+    client = clients.resumed(topic)
     client.acknowledge(client.expect_message(topic, b"1", 1))
     client.acknowledge(client.expect_message(topic, b"2", 2))

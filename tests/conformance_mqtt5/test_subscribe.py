@@ -1,14 +1,11 @@
 """Sections 3.8 to 3.11: SUBSCRIBE and UNSUBSCRIBE, their options and their answers."""
 
-from collections.abc import Callable
-
 import pytest
 from harness import mqtt5_packets as p
 from harness import packets
-from harness.broker import Broker
 from harness.fixtures import unique
 from harness.mqtt5_packets import Answer, Publish
-from harness.mqtt5_rawclient import Clients5, RawClient5
+from harness.mqtt5_rawclient import Clients5, OwnBroker, RawClient5
 from harness.packets import PUBCOMP, PUBREC, PUBREL, SUBACK, UNSUBACK
 
 MALFORMED, PROTOCOL_ERROR = 0x81, 0x82
@@ -84,8 +81,7 @@ def test_filters_are_compared_character_by_character(
 
 @pytest.mark.mqtt5("MQTT-3.10.4-2", "MQTT-3.10.4-3")
 def test_deliveries_that_were_begun_are_completed(clients: Clients5, topic: str) -> None:
-    client = clients.five(topic, properties=KEEP)
-    assert client.subscribe((topic, 2)) == (2,)
+    client = clients.kept(topic, topic, 2)
     clients.five().publish(topic, b"1", 1)
     clients.five().publish(topic, b"2", 2)
     one, two = client.expect_message(topic, b"1", 1), client.expect_message(topic, b"2", 2)
@@ -93,7 +89,7 @@ def test_deliveries_that_were_begun_are_completed(clients: Clients5, topic: str)
     clients.five().publish(topic, b"3", 2)
     client.expect_nothing()
     client.reset()
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.expect_message(topic, b"1", 1, dup=True)
     again = client.expect_message(topic, b"2", 2, dup=True)
     assert again.packet_id == two.packet_id
@@ -159,7 +155,7 @@ def test_overlapping_subscriptions(clients: Clients5, topic: str, *, live: bool)
         client.leave()
     clients.five().publish(f"{topic}/a/b", b"x", 2)
     if not live:
-        client = clients.five(topic, clean=False, session_present=True)
+        client = clients.resumed(topic)
     messages = []
     while True:
         try:
@@ -192,7 +188,7 @@ def test_one_identifier_for_several_filters_and_clients(
         client.leave()
     clients.five().publish(f"{topic}/x", b"x", 1)
     if not live:
-        client = clients.five(topic, clean=False, session_present=True)
+        client = clients.resumed(topic)
     found = client.receive_all()
     values: list[object] = []
     for message in found:
@@ -244,7 +240,7 @@ def test_identifier_of_retained_messages_that_wait_behind_others(
         client.acknowledge(first)
     else:
         client.leave()
-        client = clients.five(topic, clean=False, session_present=True, properties=properties)
+        client = clients.resumed(topic, properties)
         again = client.expect_message(f"{topic}/y", b"0", 1, dup=True, properties=identified(1))
         client.acknowledge(again)
     for number in (1, 2):
@@ -263,7 +259,7 @@ def test_identifiers_are_kept_with_the_session(clients: Clients5, topic: str) ->
     assert client.subscribe((topic, 1), properties=identified(99)) == (1,)
     client.leave()
     clients.five().publish(topic, b"queued", 1)
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.acknowledge(client.expect_message(topic, b"queued", 1, properties=identified(99)))
     clients.five().publish(topic, b"live", 1)
     client.acknowledge(client.expect_message(topic, b"live", 1, properties=identified(99)))
@@ -300,7 +296,7 @@ def test_no_local_on_one_of_two_filters(clients: Clients5, topic: str) -> None:
 @pytest.mark.mqtt5("MQTT-3.8.3-3", "MQTT-3.3.4-3")
 @pytest.mark.parametrize("restart", [False, True])
 def test_the_identifier_of_a_no_local_subscription_is_not_sent_with_queued_messages(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, restart: bool
+    own: OwnBroker, topic: str, *, restart: bool
 ) -> None:
     """What the client published itself waited for it, as it could not take more."""
     broker, clients = own()
@@ -317,7 +313,7 @@ def test_the_identifier_of_a_no_local_subscription_is_not_sent_with_queued_messa
     if restart:
         broker.kill()
         broker.start()
-        client = clients.five(topic, clean=False, session_present=True, properties=KEEP)
+        client = clients.resumed(topic, KEEP)
         again = client.expect_message(topic, b"1", 1, dup=True, properties=identified(2))
         client.acknowledge(again)
     else:
@@ -345,7 +341,7 @@ def test_no_local_is_kept_with_the_session(clients: Clients5, topic: str) -> Non
     client = clients.five(topic, properties=KEEP)
     assert client.subscribe((topic, 1 | NO_LOCAL)) == (1,)
     client.leave()
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.publish(topic, b"own", 1)
     client.expect_nothing()
     clients.five().publish(topic, b"other's", 1)
@@ -364,7 +360,7 @@ def test_no_local_and_retained_messages(clients: Clients5, topic: str, qos: int)
     for again in (False, True):
         if again:
             client.leave()
-            client = clients.five(topic, clean=False, session_present=True)
+            client = clients.resumed(topic)
         assert client.subscribe((f"{topic}/+", qos | NO_LOCAL)) == (qos,)
         client.acknowledge(client.expect_message(f"{topic}/other", b"other's", qos, retain=True))
         client.expect_nothing()
@@ -385,7 +381,7 @@ def test_retained_messages_for_a_filter_that_is_there_twice(clients: Clients5, t
 @pytest.mark.mqtt5("MQTT-3.8.3-3")
 @pytest.mark.parametrize("killed", [False, True])
 def test_no_local_and_retained_messages_after_a_restart(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, killed: bool
+    own: OwnBroker, topic: str, *, killed: bool
 ) -> None:
     broker, clients = own()
     client = clients.five(topic, properties=KEEP)
@@ -398,7 +394,7 @@ def test_no_local_and_retained_messages_after_a_restart(
         broker.start()
     else:
         broker.restart()
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     assert client.subscribe((f"{topic}/+", 1 | NO_LOCAL)) == (1,)
     client.acknowledge(client.expect_message(f"{topic}/3", b"other's", 1, retain=True))
     client.expect_nothing()
@@ -435,7 +431,7 @@ def test_retain_as_published(clients: Clients5, topic: str, qos: int, *, live: b
         clients.five().publish(topic, b"1", qos, retain=True)
         clients.five().publish(topic, b"0", qos)
         for name, options in names.items():
-            client = clients.five(name, clean=False, session_present=True)
+            client = clients.resumed(name)
             client.expect_message(topic, b"1", qos, retain=bool(options))
             client.expect_message(topic, b"0", qos)
         clients.five().publish(topic, retain=True)
@@ -448,7 +444,7 @@ def test_retain_is_sent_again_as_it_was(clients: Clients5, topic: str) -> None:
     clients.five().publish(topic, b"x", 1, retain=True)
     client.expect_message(topic, b"x", 1, retain=True)
     client.reset()
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     client.acknowledge(client.expect_message(topic, b"x", 1, retain=True, dup=True))
     clients.five().publish(topic, retain=True)
 
@@ -480,7 +476,7 @@ def test_retain_handling(clients: Clients5, topic: str, handling: int) -> None:
     subscribe(sent=handling == 0)
     subscribe(sent=handling == 0, qos=0)  # as another QoS makes no new subscription
     client.leave()
-    client = clients.five(topic, clean=False, session_present=True)
+    client = clients.resumed(topic)
     subscribe(sent=handling == 0)
     client.unsubscribe(topic)
     subscribe(sent=handling != NEVER)
@@ -564,7 +560,7 @@ def test_a_subscribe_counts_although_the_connection_ends_behind_it(
     found = [client.receive() for _ in range(3)]
     kinds = [one.kind for one in found if isinstance(one, Answer)]
     assert kinds == [packets.CONNACK, packets.SUBACK, packets.PUBACK]
-    again = clients.five(name, clean=False, session_present=True)
+    again = clients.resumed(name)
     again.acknowledge(again.expect_message(topic, b"own", 1))
 
 
@@ -578,7 +574,7 @@ def test_a_long_subscribe_counts_although_its_client_leaves(clients: Clients5, t
     assert isinstance(answer, Answer)
     assert answer.codes == (1,) * count
     clients.five().publish(f"{topic}/{count - 1}", b"last", 1)
-    again = clients.five(name, clean=False, session_present=True)
+    again = clients.resumed(name)
     again.acknowledge(again.expect_message(f"{topic}/{count - 1}", b"last", 1))
 
 

@@ -1,13 +1,11 @@
 """Wills: their properties, their delay, and the end of the delay (3.1.2.5, 3.1.3.2)."""
 
 import time
-from collections.abc import Callable
 
 import pytest
 from harness import mqtt5_packets as p
-from harness.broker import Broker
 from harness.mqtt5_packets import Properties, Will
-from harness.mqtt5_rawclient import Clients5
+from harness.mqtt5_rawclient import Clients5, OwnBroker
 
 PROPERTIES: Properties = (
     (p.PAYLOAD_FORMAT, 1),
@@ -86,7 +84,7 @@ def test_will_is_published_when_its_delay_is_over(clients: Clients5, topic: str)
     client.close()
     watcher.expect_nothing(0.5)
     watcher.expect_message(topic, b"gone")
-    again = clients.five(topic, clean=False, session_present=True)
+    again = clients.resumed(topic)
     again.leave()
     watcher.expect_nothing()
 
@@ -178,7 +176,7 @@ def test_takeover_and_a_will_with_a_delay(
 def test_takeover_and_a_will_without_a_delay(clients: Clients5, topic: str) -> None:
     watcher = clients.listening(topic)
     old = clients.five(topic, properties=expiry(100), will=Will(topic))
-    clients.five(topic, clean=False, session_present=True)
+    clients.resumed(topic)
     old.expect_ended(0x8E)
     watcher.expect_message(topic, b"gone")
 
@@ -205,16 +203,14 @@ def test_a_delayed_will_reaches_its_own_session_by_a_subscription_without_no_loc
     assert client.subscribe((topic, 1)) == (1,)
     client.close()
     time.sleep(1.5)
-    again = clients.five(name, clean=False, session_present=True)
+    again = clients.resumed(name)
     again.acknowledge(again.expect_message(topic, b"mine", 1))
     again.expect_nothing()
 
 
 @pytest.mark.mqtt5("MQTT-3.1.2-8", "MQTT-3.1.2-7", "MQTT-3.1.2-10")
 @pytest.mark.parametrize("kill", [False, True])
-def test_delayed_wills_survive_a_restart(
-    own: Callable[..., tuple[Broker, Clients5]], topic: str, *, kill: bool
-) -> None:
+def test_delayed_wills_survive_a_restart(own: OwnBroker, topic: str, *, kill: bool) -> None:
     broker, clients = own()
     watcher = clients.five("watcher", properties=expiry(1000))
     assert watcher.subscribe((topic, 1)) == (1,)
@@ -226,9 +222,9 @@ def test_delayed_wills_survive_a_restart(
     watcher.leave()
     broker.restart(kill=kill)
     time.sleep(1.5)
-    watcher = clients.five("watcher", clean=False, session_present=True)
+    watcher = clients.resumed("watcher")
     message = watcher.expect_message(topic, b"soon", 1, properties=None)
     assert dict(message.properties) == dict(PROPERTIES)
     watcher.acknowledge(message)
-    clients.five("late", clean=False, session_present=True).leave()
+    clients.resumed("late").leave()
     watcher.expect_nothing(0.5)

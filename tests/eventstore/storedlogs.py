@@ -5,7 +5,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,35 @@ from projections.state.waiting_queue import waiting
 COUNT = 12
 
 
-def made(count: int = COUNT) -> list[bytes]:
-    records, link = [], GENESIS
-    for number in range(count):
-        events: list[Any] = [BrokerStarted(str(number)), SessionClosed("c", "x")]
+def _chained(each: Iterable[tuple[int, Sequence[Any], bytes]], link: bytes) -> list[bytes]:
+    """Return records that follow each other, of (number, events, payload)."""
+    records: list[bytes] = []
+    for number, events, payload in each:
         records.append(
             encode_record(
                 previous=link,
                 node="n1",
                 time_ms=1_700_000_000_000 + number,
                 events=events,
-                payloads=[b"payload %d" % number * 20],
+                payloads=[payload],
             )
         )
         link = link_of(records[-1])
     return records
+
+
+def made(count: int = COUNT) -> list[bytes]:
+    return _chained(
+        (
+            (
+                number,
+                [BrokerStarted(str(number)), SessionClosed("c", "x")],
+                b"payload %d" % number * 20,
+            )
+            for number in range(count)
+        ),
+        GENESIS,
+    )
 
 
 async def _write(
@@ -153,8 +167,10 @@ def write(
     first: int = 1,
     log: str = "n1",
     key: StoreKey | None = None,
-) -> None:
+) -> list[bytes]:
+    """Make a data directory that contains these records; return them."""
     asyncio.run(_write(folder, records, noted, first, log, key))
+    return records
 
 
 def stored(folder: Path, key: StoreKey | None = None) -> list[bytes]:
@@ -195,16 +211,10 @@ def cut_log() -> list[bytes]:
         106: [MessagesCarried([NEEDED], ["t"], [], 4, 2, 1)],
         107: [LogCut(FIRST, LINK.hex(), 1_700_000_000_000, "keep")],
     }
-    records, link = [], LINK
-    for number in range(FIRST, FIRST + 8):
-        records.append(
-            encode_record(
-                previous=link,
-                node="n1",
-                time_ms=1_700_000_000_000 + number,
-                events=said.get(number, [BrokerStarted(str(number))]),
-                payloads=[b"..%04d" % number * 20],
-            )
-        )
-        link = link_of(records[-1])
-    return records
+    return _chained(
+        (
+            (number, said.get(number, [BrokerStarted(str(number))]), b"..%04d" % number * 20)
+            for number in range(FIRST, FIRST + 8)
+        ),
+        LINK,
+    )

@@ -74,8 +74,7 @@ def new(tmp_path: Path) -> Path:
 
 
 def test_there_and_back(node: Path, place: Path, new: Path) -> None:
-    records = made()
-    write(node, records)
+    records = write(node, made())
     done = backed_up(node, place)
     assert done.added == COUNT
     back = restored(place, new)
@@ -144,8 +143,7 @@ def test_a_log_that_was_cut(node: Path, place: Path, new: Path) -> None:
 
 
 def test_records_that_were_cut_off_stay_in_the_backup(node: Path, place: Path, new: Path) -> None:
-    records = made(9)
-    write(node, records)
+    records = write(node, made(9))
     backed_up(node, place)
     cut: list[Event] = [LogCut(5, link_of(records[3]).hex(), 0, "keep")]
     records.append(
@@ -175,8 +173,7 @@ def test_a_log_that_does_not_continue_the_backup(
 
 
 def test_a_damaged_log_is_not_backed_up(node: Path, place: Path) -> None:
-    records = made()
-    write(node, records)
+    records = write(node, made())
     flip(node, records[6])
     with pytest.raises(CorruptLog):
         backed_up(node, place)
@@ -184,8 +181,7 @@ def test_a_damaged_log_is_not_backed_up(node: Path, place: Path) -> None:
 
 
 def test_a_damaged_backup(node: Path, place: Path, new: Path) -> None:
-    records = made()
-    write(node, records)
+    records = write(node, made())
     backed_up(node, place)
     (segment,) = place.glob("*.records")
     data = bytearray(segment.read_bytes())
@@ -261,8 +257,7 @@ def test_a_restore_that_is_killed(
     node: Path, place: Path, new: Path, where: str, name: str, calls: int
 ) -> None:
     """No broker starts on what it left, and the next restore begins again."""
-    records = made()
-    write(node, records)
+    records = write(node, made())
     backed_up(node, place)
     killed_at(where, name, calls, "restore", str(place), "--data-dir", str(new))
     words = [sys.executable, "-m", "cli.main", "serve", "--listen", "127.0.0.1:0"]
@@ -287,8 +282,7 @@ def test_a_restore_that_is_killed(
 
 def test_a_restore_that_is_killed_when_it_is_complete(node: Path, place: Path, new: Path) -> None:
     """The node id comes last: what is left behind it takes no room and stops no broker."""
-    records = made()
-    write(node, records)
+    records = write(node, made())
     backed_up(node, place)
     killed_at("pathlib", "Path.rmdir", 1, "restore", str(place), "--data-dir", str(new))
     assert not list(DataDir(new).unfinished.iterdir())

@@ -95,8 +95,7 @@ def check_kept(new: Path, records: list[bytes], lost: set[int]) -> None:
 )
 def test_flipped_byte(old: Path, new: Path, bad: int, indexed: bool) -> None:
     """A NATS server cuts a file without its index off at the damage."""
-    records = made()
-    write(old, records, noted=COUNT)
+    records = write(old, made(), noted=COUNT)
     flip(old, records[bad - 1])
     if not indexed:
         for file in old.rglob("index.db"):
@@ -144,8 +143,7 @@ def test_damage_around_a_record_is_named(
     old: Path, new: Path, at: int, damage: bytes, said: str
 ) -> None:
     """NATS stores length, sequence and subject of a message before the record."""
-    records = made()
-    write(old, records, noted=COUNT)
+    records = write(old, made(), noted=COUNT)
     data = bytearray(block(old).read_bytes())
     frame = data.index(records[5]) - 22 - len("foldmq.log.n1")
     data[frame + at] ^= damage[0]
@@ -171,8 +169,7 @@ def test_an_end_that_was_not_proven_is_not_proven_by_a_salvage(
 
 
 def test_bytes_that_belong_to_no_record_are_named(old: Path, new: Path) -> None:
-    records = made()
-    write(old, records, noted=COUNT)
+    records = write(old, made(), noted=COUNT)
     block(old).write_bytes(block(old).read_bytes() + b"no message")
     saved = save(old, new)
     assert "10 bytes that belong to no record" in report(saved, old, new)
@@ -180,8 +177,7 @@ def test_bytes_that_belong_to_no_record_are_named(old: Path, new: Path) -> None:
 
 
 def test_several_holes(old: Path, new: Path) -> None:
-    records = made()
-    write(old, records)
+    records = write(old, made())
     for bad in (3, 4, 9):
         flip(old, records[bad - 1])
     saved = save(old, new)
@@ -192,8 +188,7 @@ def test_several_holes(old: Path, new: Path) -> None:
 
 
 def test_a_salvaged_log_can_be_salvaged(old: Path, new: Path, tmp_path: Path) -> None:
-    records = made()
-    write(old, records)
+    records = write(old, made())
     flip(old, records[4])
     save(old, new)
     assert not save(new, tmp_path / "again").holes
@@ -235,14 +230,12 @@ def test_any_byte(store: tuple[Path, list[bytes]], data: DataObject) -> None:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[bytes]]:
     folder = tmp_path_factory.mktemp("store") / "old"
-    records = made(9)
-    write(folder, records)
+    records = write(folder, made(9))
     return folder, records
 
 
 def test_log_that_does_not_reach_its_watermark(old: Path, new: Path) -> None:
-    records = made()
-    write(old, records, noted=COUNT + 5)
+    records = write(old, made(), noted=COUNT + 5)
     saved = save(old, new)
     assert (saved.records, saved.known) == (COUNT, COUNT + 5)
     assert (
@@ -273,8 +266,7 @@ def test_broken_chain(old: Path, new: Path, where: int) -> None:
 
 @pytest.mark.parametrize("cut", [1, 1000])
 def test_file_that_was_cut_short(old: Path, new: Path, cut: int) -> None:
-    records = made()
-    write(old, records, noted=COUNT)
+    records = write(old, made(), noted=COUNT)
     data = block(old).read_bytes()
     block(old).write_bytes(data[:-cut])
     saved = save(old, new)
@@ -285,8 +277,7 @@ def test_file_that_was_cut_short(old: Path, new: Path, cut: int) -> None:
 
 
 def test_file_without_its_beginning(old: Path, new: Path) -> None:
-    records = made()
-    write(old, records)
+    records = write(old, made())
     data = block(old).read_bytes()
     size = len(data) // COUNT
     block(old).write_bytes(data[size * 3 + size // 2 :])
@@ -297,8 +288,7 @@ def test_file_without_its_beginning(old: Path, new: Path) -> None:
 
 @pytest.mark.parametrize("file", ["meta.inf", "meta.sum"])
 def test_stream_that_the_server_does_not_recover(old: Path, new: Path, file: str) -> None:
-    records = made()
-    write(old, records)
+    records = write(old, made())
     for found in old.rglob(file):
         found.write_bytes(b"nonsense")
     saved = save(old, new)
@@ -307,8 +297,7 @@ def test_stream_that_the_server_does_not_recover(old: Path, new: Path, file: str
 
 
 def test_nothing_is_intact(old: Path, new: Path) -> None:
-    records = made(2)
-    write(old, records)
+    records = write(old, made(2))
     for record in records:
         flip(old, record)
     with pytest.raises(CorruptLog, match="no intact record"):
@@ -381,8 +370,7 @@ def test_no_room(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_compressed_store(old: Path, new: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server reads a copy of a store that it has compressed."""
-    records = made()
-    write(old, records, noted=COUNT)
+    records = write(old, made(), noted=COUNT)
     flip(old, records[5])
     monkeypatch.setattr(damaged_log, "is_compressed", lambda *_: True)
     before = contents(old)
@@ -503,8 +491,7 @@ async def _read(folder: Path) -> list[Record]:
 @pytest.mark.parametrize("bad", [None, 1, 6, 7, 8])
 def test_cut_log(old: Path, new: Path, bad: int | None) -> None:
     """The cut is recorded in what is saved, and sessions need no message that was lost."""
-    records = cut_log()
-    write(old, records, first=FIRST)
+    records = write(old, cut_log(), first=FIRST)
     if bad is not None:
         flip(old, records[bad - 1])
     saved = save(old, new)

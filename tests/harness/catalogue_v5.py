@@ -35,8 +35,8 @@ class Good5:
     packet: Packet | Publish
     after: bytes = CONNECT5
     """What the client sent before."""
-    same: bool = True
-    """Whether the writer makes the same bytes of it."""
+    shortest: bool = True
+    """Whether the encoder makes the same bytes of it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,24 @@ def connect5(flags: int, payload: bytes, block: bytes = b"", *, level: int = 5) 
     return b"\x10" + bytes((len(head + payload),)) + head + payload
 
 
+def _good_connect(
+    name: str, flags: int, payload: bytes, packet: Connect, *, block: bytes = b""
+) -> Good5:
+    return Good5(name, connect5(flags, payload, block), packet, b"")
+
+
+def _bad_connect(
+    name: str,
+    flags: int,
+    payload: bytes,
+    reason: ReasonCode,
+    statement: str = "MQTT-4.13.1-1",
+    *,
+    block: bytes = b"",
+) -> Bad5:
+    return Bad5(name, connect5(flags, payload, block), reason, statement, b"")
+
+
 def _connected(**more: object) -> Connect:
     fields = {"properties": ConnectProperties(), **more}
     return Connect(5, "c", True, 60, **fields)  # type: ignore[arg-type]
@@ -64,45 +82,36 @@ def _publish(payload: bytes, block: bytes = b"", *, qos: int = 0, pid: int = 0) 
 
 GOOD5 = [
     Good5("connect", CONNECT5, _connected(), b""),
-    Good5(
+    _good_connect(
         "connect without Clean Start, empty identifier",
-        connect5(0, b"\0\0"),
+        0,
+        b"\0\0",
         Connect(5, "", False, 60, properties=ConnectProperties()),
-        b"",
     ),
-    Good5(
-        "connect password alone",
-        connect5(0x42, b"\0\1c\0\2\0\xff"),
-        _connected(password=b"\0\xff"),
-        b"",
+    _good_connect(
+        "connect password alone", 0x42, b"\0\1c\0\2\0\xff", _connected(password=b"\0\xff")
     ),
-    Good5(
+    _good_connect(
         "connect all properties",
-        connect5(
-            2,
-            b"\0\1c",
-            b"\x11\xff\xff\xff\xff\x21\0\1\x27\0\0\x10\0\x22\0\7\x19\1\x17\0\x15\0\1m\x16\0\1\0"
-            b"\x26\0\1k\0\1v\x26\0\1k\0\1w",
-        ),
+        2,
+        b"\0\1c",
         _connected(
             properties=ConnectProperties(
                 0xFFFFFFFF, 1, 4096, 7, True, False, (("k", "v"), ("k", "w")), "m", b"\0"
             )
         ),
-        b"",
+        block=b"\x11\xff\xff\xff\xff\x21\0\1\x27\0\0\x10\0\x22\0\7\x19\1\x17\0\x15\0\1m\x16\0\1\0"
+        b"\x26\0\1k\0\1v\x26\0\1k\0\1w",
     ),
-    Good5(
+    _good_connect(
         "connect with a will and its properties",
-        connect5(
-            0x2E | 0xC0,
-            b"\0\1c\x11\x18\0\0\0\5\2\0\0\0\x0a\x26\0\1a\0\1b\0\1w\0\3bye\0\1u\0\1p",
-        ),
+        0x2E | 0xC0,
+        b"\0\1c\x11\x18\0\0\0\5\2\0\0\0\x0a\x26\0\1a\0\1b\0\1w\0\3bye\0\1u\0\1p",
         _connected(
             will=Will("w", b"bye", 1, True, 5, b"\2\0\0\0\x0a\x26\0\1a\0\1b"),
             username="u",
             password=b"p",
         ),
-        b"",
     ),
     Good5("publish", b"\x30\x06\0\1t\0mm", _publish(b"mm")),
     Good5("publish empty message", b"\x30\4\0\1t\0", _publish(b"")),
@@ -122,34 +131,34 @@ GOOD5 = [
         "publish expiry is put first",
         b"\x30\x0c\0\1t\7\1\0\2\0\0\0\x09m",
         _publish(b"m", b"\2\0\0\0\x09\1\0"),
-        same=False,
+        shortest=False,
     ),
     Good5(
         "publish alias is left out",
         b"\x30\x0d\0\1t\x08\1\1\x23\0\x0a\3\0\0m",
         _publish(b"m", b"\1\1\3\0\0"),
-        same=False,
+        shortest=False,
     ),
     Good5("puback", b"\x40\2\1\2", Acks(PacketType.PUBACK, [258])),
-    Good5("puback with reason 0", b"\x40\3\0\1\0", Acks(PacketType.PUBACK, [1]), same=False),
+    Good5("puback with reason 0", b"\x40\3\0\1\0", Acks(PacketType.PUBACK, [1]), shortest=False),
     Good5(
         "puback with reason 0 and no properties",
         b"\x40\4\0\1\0\0",
         Acks(PacketType.PUBACK, [1]),
-        same=False,
+        shortest=False,
     ),
     Good5("pubrec refused", b"\x50\3\0\1\x97", Acks(PacketType.PUBREC, [1], [0x97])),
     Good5(
         "pubrec refused with no properties",
         b"\x50\4\0\1\x97\0",
         Acks(PacketType.PUBREC, [1], [0x97]),
-        same=False,
+        shortest=False,
     ),
     Good5(
         "pubrel says why",
         b"\x62\x0e\0\1\x92\x0a\x1f\0\2no\x26\0\0\0\0",
         Acks(PacketType.PUBREL, [1], [0x92]),
-        same=False,
+        shortest=False,
     ),
     Good5("pubcomp unknown", b"\x70\3\0\1\x92", Acks(PacketType.PUBCOMP, [1], [0x92])),
     Good5(
@@ -168,26 +177,19 @@ GOOD5 = [
         Subscribe(1, [("$share/g/#", 1)], [0]),
     ),
     Good5(
-        "unsubscribe",
-        b"\xa2\x13\0\1\0\0\1#\0\x0b$share/g/+/",
-        Unsubscribe(1, ["#", "$share/g/+/"]),
+        "unsubscribe", b"\xa2\x13\0\1\0\0\1#\0\x0b$share/g/+/", Unsubscribe(1, ["#", "$share/g/+/"])
     ),
     Good5("pingreq", b"\xc0\0", Pingreq()),
     Good5("disconnect", b"\xe0\0", Disconnect()),
-    Good5("disconnect with reason 0", b"\xe0\1\0", Disconnect(), same=False),
-    Good5("disconnect with reason 0, no properties", b"\xe0\2\0\0", Disconnect(), same=False),
+    Good5("disconnect with reason 0", b"\xe0\1\0", Disconnect(), shortest=False),
+    Good5("disconnect with reason 0, no properties", b"\xe0\2\0\0", Disconnect(), shortest=False),
     Good5("disconnect with will", b"\xe0\1\4", Disconnect(4)),
     Good5(
         "disconnect with properties",
         b"\xe0\x12\x80\x10\x11\0\0\0\0\x1f\0\1x\x26\0\1k\0\1v",
         Disconnect(0x80, 0, "x", (("k", "v"),)),
     ),
-    Good5(
-        "auth",
-        b"\xf0\x0b\x18\x09\x15\0\1m\x16\0\2\0\1",
-        Auth(0x18, "m", b"\0\1"),
-        CONNECT_AUTH,
-    ),
+    Good5("auth", b"\xf0\x0b\x18\x09\x15\0\1m\x16\0\2\0\1", Auth(0x18, "m", b"\0\1"), CONNECT_AUTH),
     Good5("auth again", b"\xf0\6\x19\4\x15\0\1m", Auth(0x19, "m"), CONNECT_AUTH),
 ]
 
@@ -218,62 +220,31 @@ BAD5 = [
         "MQTT-3.2.2-15",
         b"",
     ),
-    Bad5("connect reserved flag", connect5(3, b"\0\1c"), _MALFORMED, "MQTT-3.1.2-3", b""),
-    Bad5(
-        "connect will QoS 3", connect5(0x1E, b"\0\1c\0\0\1w\0\0"), _MALFORMED, "MQTT-3.1.2-12", b""
+    _bad_connect("connect reserved flag", 3, b"\0\1c", _MALFORMED, "MQTT-3.1.2-3"),
+    _bad_connect("connect will QoS 3", 0x1E, b"\0\1c\0\0\1w\0\0", _MALFORMED, "MQTT-3.1.2-12"),
+    _bad_connect("connect will QoS, no will", 0x0A, b"\0\1c", _MALFORMED, "MQTT-3.1.2-11"),
+    _bad_connect("connect will retain, no will", 0x22, b"\0\1c", _MALFORMED, "MQTT-3.1.2-13"),
+    _bad_connect("connect will, none there", 6, b"\0\1c\0", _MALFORMED, "MQTT-3.1.2-9"),
+    _bad_connect("connect will wildcard", 6, b"\0\1c\0\0\1#\0\0", _MALFORMED, "MQTT-3.3.2-2"),
+    _bad_connect("connect will topic empty", 6, b"\0\1c\0\0\0\0\0", _MALFORMED, "MQTT-4.7.3-1"),
+    _bad_connect("connect user name missing", 0x82, b"\0\1c", _MALFORMED, "MQTT-3.1.2-17"),
+    _bad_connect("connect password missing", 0x42, b"\0\1c", _MALFORMED, "MQTT-3.1.2-19"),
+    _bad_connect("connect no identifier", 2, b"", _MALFORMED, "MQTT-3.1.3-3"),
+    _bad_connect("connect identifier U+0000", 2, b"\0\1\0", _MALFORMED, "MQTT-1.5.4-2"),
+    _bad_connect("connect surrogate", 2, b"\0\3\xed\xa0\x80", _MALFORMED, "MQTT-1.5.4-1"),
+    _bad_connect("connect trailing byte", 2, b"\0\1c\0", _MALFORMED),
+    _bad_connect("connect cut off", 2, b"\0\2c", _MALFORMED, "MQTT-3.1.3-3"),
+    _bad_connect(
+        "connect will topic not UTF-8", 6, b"\0\1c\0\0\1\xff\0\0", _MALFORMED, "MQTT-1.5.4-1"
     ),
-    Bad5("connect will QoS, no will", connect5(0x0A, b"\0\1c"), _MALFORMED, "MQTT-3.1.2-11", b""),
-    Bad5(
-        "connect will retain, no will", connect5(0x22, b"\0\1c"), _MALFORMED, "MQTT-3.1.2-13", b""
-    ),
-    Bad5("connect will, none there", connect5(6, b"\0\1c\0"), _MALFORMED, "MQTT-3.1.2-9", b""),
-    Bad5(
-        "connect will wildcard", connect5(6, b"\0\1c\0\0\1#\0\0"), _MALFORMED, "MQTT-3.3.2-2", b""
-    ),
-    Bad5(
-        "connect will topic empty", connect5(6, b"\0\1c\0\0\0\0\0"), _MALFORMED, "MQTT-4.7.3-1", b""
-    ),
-    Bad5("connect user name missing", connect5(0x82, b"\0\1c"), _MALFORMED, "MQTT-3.1.2-17", b""),
-    Bad5("connect password missing", connect5(0x42, b"\0\1c"), _MALFORMED, "MQTT-3.1.2-19", b""),
-    Bad5("connect no identifier", connect5(2, b""), _MALFORMED, "MQTT-3.1.3-3", b""),
-    Bad5("connect identifier U+0000", connect5(2, b"\0\1\0"), _MALFORMED, "MQTT-1.5.4-2", b""),
-    Bad5("connect surrogate", connect5(2, b"\0\3\xed\xa0\x80"), _MALFORMED, "MQTT-1.5.4-1", b""),
-    Bad5("connect trailing byte", connect5(2, b"\0\1c\0"), _MALFORMED, after=b""),
-    Bad5("connect cut off", connect5(2, b"\0\2c"), _MALFORMED, "MQTT-3.1.3-3", b""),
-    Bad5(
-        "connect will topic not UTF-8",
-        connect5(6, b"\0\1c\0\0\1\xff\0\0"),
-        _MALFORMED,
-        "MQTT-1.5.4-1",
-        b"",
-    ),
-    Bad5(
-        "connect user name not UTF-8",
-        connect5(0x82, b"\0\1c\0\1\xff"),
-        _MALFORMED,
-        "MQTT-1.5.4-1",
-        b"",
-    ),
-    Bad5("connect property twice", connect5(2, b"\0\1c", b"\x21\0\1" * 2), _VIOLATION, after=b""),
-    Bad5("connect Receive Maximum 0", connect5(2, b"\0\1c", b"\x21\0\0"), _VIOLATION, after=b""),
-    Bad5("connect property of others", connect5(2, b"\0\1c", b"\x23\0\1"), _MALFORMED, after=b""),
-    Bad5(
-        "connect will property twice",
-        connect5(6, b"\0\1c\4\1\1\1\1\0\1w\0\0"),
-        _VIOLATION,
-        after=b"",
-    ),
-    Bad5(
-        "connect will property of others",
-        connect5(6, b"\0\1c\3\x23\0\1\0\1w\0\0"),
-        _MALFORMED,
-        after=b"",
-    ),
-    Bad5(
-        "connect Authentication Data without a method",
-        connect5(2, b"\0\1c", b"\x16\0\0"),
-        _VIOLATION,
-        after=b"",
+    _bad_connect("connect user name not UTF-8", 0x82, b"\0\1c\0\1\xff", _MALFORMED, "MQTT-1.5.4-1"),
+    _bad_connect("connect property twice", 2, b"\0\1c", _VIOLATION, block=b"\x21\0\1" * 2),
+    _bad_connect("connect Receive Maximum 0", 2, b"\0\1c", _VIOLATION, block=b"\x21\0\0"),
+    _bad_connect("connect property of others", 2, b"\0\1c", _MALFORMED, block=b"\x23\0\1"),
+    _bad_connect("connect will property twice", 6, b"\0\1c\4\1\1\1\1\0\1w\0\0", _VIOLATION),
+    _bad_connect("connect will property of others", 6, b"\0\1c\3\x23\0\1\0\1w\0\0", _MALFORMED),
+    _bad_connect(
+        "connect Authentication Data without a method", 2, b"\0\1c", _VIOLATION, block=b"\x16\0\0"
     ),
     Bad5("connect properties over its end", b"\x10\x0b\0\4MQTT\5\2\0\x3c\5", _MALFORMED, after=b""),
     # PUBLISH

@@ -1,11 +1,15 @@
 """A blocking MQTT 5.0 client that sends exactly what a test requests, and a factory for it."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from harness import mqtt5_packets, packets
+from harness.broker import Broker
 from harness.fixtures import Clients, unique
 from harness.mqtt5_packets import (
     MAXIMUM_PACKET_SIZE,
+    SESSION_EXPIRY,
     TOPIC_ALIAS,
     TOPIC_ALIAS_MAXIMUM,
     Answer,
@@ -42,19 +46,19 @@ class RawClient5(RawClient):
 
     # ----------------------------------------------------------- receiving
 
+    def expect_kind(self, kind: int) -> Answer:
+        """The next packet must be of this kind; returns it."""
+        name, found = mqtt5_packets.NAMES[kind], self.receive()
+        assert isinstance(found, Answer), f"expected {name}, received {found}"
+        assert found.kind == kind, f"expected {name}, received {found}"
+        return found
+
     def expect_answer(
         self, kind: int, packet_id: int = 0, code: int = 0, codes: Iterable[int] = ()
     ) -> Answer:
         """The next packet must be this one, whatever its properties; returns it."""
-        found = self.receive()
-        shown = Answer(kind, code, packet_id, tuple(codes))
-        assert isinstance(found, Answer), f"expected {shown}, received {found}"
-        assert (found.kind, found.packet_id, found.code, found.codes) == (
-            kind,
-            packet_id,
-            code,
-            tuple(codes),
-        ), f"expected {shown}, received {found}"
+        found, wanted = self.expect_kind(kind), (packet_id, code, tuple(codes))
+        assert (found.packet_id, found.code, found.codes) == wanted, f"{wanted}, received {found}"
         return found
 
     def expect_message(
@@ -87,33 +91,24 @@ class RawClient5(RawClient):
 
     def expect_ended(self, *codes: int) -> Answer:
         """The server must send DISCONNECT with one of the codes, only that, and close."""
-        found = self.receive()
-        assert isinstance(found, Answer), f"expected a DISCONNECT, received {found}"
-        assert found.kind == packets.DISCONNECT, f"expected a DISCONNECT, received {found}"
-        assert found.code in codes, f"expected 0x{codes[0]:02X}, received {found}"
-        self.expect_closed()
-        return found
+        return self._expect_last(packets.DISCONNECT, codes)
 
     def expect_refused(self, *codes: int) -> Answer:
         """The server must send CONNACK with one of the codes, and close."""
-        found = self.receive()
-        assert isinstance(found, Answer), f"expected a CONNACK, received {found}"
-        assert found.kind == packets.CONNACK, f"expected a CONNACK, received {found}"
-        assert found.code in codes, f"expected 0x{codes[0]:02X}, received {found}"
+        found = self._expect_last(packets.CONNACK, codes)
         assert not found.session_present
-        self.expect_closed()
         return found
 
     def expect_end_of(self, kind: int, *codes: int) -> None:
         """The server must close, with a CONNACK or DISCONNECT of one of the codes or without."""
-        try:
-            found = self.receive()
-        except ConnectionClosedError:
-            return
-        assert isinstance(found, Answer), f"expected {mqtt5_packets.NAMES[kind]}, received {found}"
-        assert found.kind == kind, f"expected {mqtt5_packets.NAMES[kind]}, received {found}"
+        with contextlib.suppress(ConnectionClosedError):
+            self._expect_last(kind, codes)
+
+    def _expect_last(self, kind: int, codes: tuple[int, ...]) -> Answer:
+        found = self.expect_kind(kind)
         assert found.code in codes, f"expected 0x{codes[0]:02X}, received {found}"
         self.expect_closed()
+        return found
 
     def read_to_end(self) -> bytes:
         """All bytes until the server closes the connection."""
@@ -154,11 +149,8 @@ class RawClient5(RawClient):
                 properties=properties,
             )
         )
-        found = self.receive()
-        assert isinstance(found, Answer), f"expected a CONNACK, received {found}"
-        assert found.kind == packets.CONNACK, f"expected a CONNACK, received {found}"
-        self.connack = found
-        return found
+        self.connack = self.expect_kind(packets.CONNACK)
+        return self.connack
 
     def subscribe(  # type: ignore[override]
         self,
@@ -169,20 +161,17 @@ class RawClient5(RawClient):
         """Subscribes and returns the codes of the SUBACK, which must be the next packet."""
         packet_id = packet_id or self.next_id()
         self.send(mqtt5_packets.subscribe(packet_id, *filters, properties=properties))
-        found = self.receive()
-        assert isinstance(found, Answer), f"expected a SUBACK, received {found}"
-        assert (found.kind, found.packet_id) == (SUBACK, packet_id), f"{found}"
-        assert len(found.codes) == len(filters), f"{found} for {len(filters)} filters"
-        return found.codes
+        return self._expect_codes(SUBACK, packet_id, len(filters))
 
     def unsubscribe(self, *filters: str) -> tuple[int, ...]:  # type: ignore[override]
         """Unsubscribes and returns the codes of the UNSUBACK, which must be the next packet."""
         packet_id = self.next_id()
         self.send(mqtt5_packets.unsubscribe(packet_id, *filters))
-        found = self.receive()
-        assert isinstance(found, Answer), f"expected an UNSUBACK, received {found}"
-        assert (found.kind, found.packet_id) == (UNSUBACK, packet_id), f"{found}"
-        assert len(found.codes) == len(filters), f"{found} for {len(filters)} filters"
+        return self._expect_codes(UNSUBACK, packet_id, len(filters))
+
+    def _expect_codes(self, kind: int, packet_id: int, count: int) -> tuple[int, ...]:
+        found = self.expect_kind(kind)
+        assert (found.packet_id, len(found.codes)) == (packet_id, count), f"{found}"
         return found.codes
 
     def publish(  # type: ignore[override]
@@ -191,24 +180,27 @@ class RawClient5(RawClient):
         payload: bytes = b"",
         qos: int = 0,
         *,
+        packet_id: int | None = None,
+        dup: bool = False,
         retain: bool = False,
         properties: Properties = (),
     ) -> None:
         """Publishes and plays the whole acknowledgement dialogue of `qos`."""
-        packet_id = self.next_id() if qos else None
+        number = (packet_id or self.next_id()) if qos else None
+        flags = {"dup": dup, "retain": retain}
         self.send(
-            mqtt5_packets.publish(
-                topic, payload, qos, packet_id, retain=retain, properties=properties
-            )
+            mqtt5_packets.publish(topic, payload, qos, number, properties=properties, **flags)
         )
-        if packet_id is None:
-            return
-        if qos == 1:
-            self.expect_answer(PUBACK, packet_id)
-        else:
-            self.expect_answer(PUBREC, packet_id)
-            self.send(mqtt5_packets.acknowledge(PUBREL, packet_id))
-            self.expect_answer(PUBCOMP, packet_id)
+        if number is not None and qos == 1:
+            self.expect_answer(PUBACK, number)
+        elif number is not None:
+            self.expect_answer(PUBREC, number)
+            self.release(number)
+
+    def release(self, packet_id: int) -> None:
+        """Sends PUBREL; the PUBCOMP must be the next packet."""
+        self.send(mqtt5_packets.acknowledge(PUBREL, packet_id))
+        self.expect_answer(PUBCOMP, packet_id)
 
     def acknowledge(self, message: Publish) -> None:  # type: ignore[override]
         """Plays the receiver's part for a message just received, up to its end."""
@@ -266,6 +258,19 @@ class Clients5(Clients):
         assert (found.code, found.session_present) == (0, session_present), f"{found}"
         return client
 
+    def kept(
+        self, client_id: str, topic_filter: str, qos: int, *, properties: Properties = ()
+    ) -> RawClient5:
+        """A connected client of a session that stays, with one subscription."""
+        stays = (SESSION_EXPIRY, 1000)
+        client = self.five(client_id, properties=(stays, *properties))
+        assert client.subscribe((topic_filter, qos)) == (qos,)
+        return client
+
+    def resumed(self, client_id: str, properties: Properties = ()) -> RawClient5:
+        """A client that continues its session."""
+        return self.five(client_id, clean=False, session_present=True, properties=properties)
+
     def listening(
         self,
         topic_filter: str,
@@ -280,4 +285,7 @@ class Clients5(Clients):
         return client
 
 
-__all__ = ["Clients5", "ConnectionClosedError", "RawClient5"]
+OwnBroker: TypeAlias = Callable[..., tuple[Broker, Clients5]]
+"""Starts a broker of the test's own with a configuration; also returns its clients."""
+
+__all__ = ["Clients5", "ConnectionClosedError", "OwnBroker", "RawClient5"]

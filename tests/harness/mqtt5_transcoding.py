@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 
-from protocol.mqtt.reason_codes import connect_code
+from protocol.mqtt.reason_codes import FOR_CONNECT_CODES
 from protocol.mqtt.remaining_length import encode_length, read_length
 
 NEVER = b"\x05\x11\xff\xff\xff\xff"
 """Properties: the session does not expire."""
 USER_PROPERTY = b"\x0b\x26\x00\x04name\x00\x02it"
 """Properties: a user property of a message. 12 bytes."""
+
+_CONNECT_CODES = {code.value: old.value for old, code in FOR_CONNECT_CODES.items()}
+"""Reason code of a CONNACK -> return code of MQTT 3.1.1; any other: server unavailable."""
 
 
 def packets_of(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -73,7 +76,7 @@ def from_v5(data: bytes) -> bytes:
 def _from_v5(first: int, body: bytes) -> bytes:
     kind = first >> 4
     if kind == 2:
-        return _packet(first, bytes((body[0], connect_code(body[1]))))
+        return _packet(first, bytes((body[0], _CONNECT_CODES.get(body[1], 3))))
     if kind == 3:
         begin = _field(body, 0) + (2 if first & 6 else 0)
         return _packet(first, body[:begin] + body[_end_of_block(body, begin) :])

@@ -225,19 +225,28 @@ class RawClient:
         self.expect(Unsuback(packet_id))
 
     def publish(
-        self, topic: str, payload: bytes = b"", qos: int = 0, *, retain: bool = False
+        self,
+        topic: str,
+        payload: bytes = b"",
+        qos: int = 0,
+        *,
+        packet_id: int | None = None,
+        dup: bool = False,
+        retain: bool = False,
     ) -> None:
         """Publishes and plays the whole acknowledgement dialogue of `qos`."""
-        packet_id = self.next_id() if qos else None
-        self.send(packets.publish(topic, payload, qos, packet_id, retain=retain))
-        if packet_id is None:
-            return
-        if qos == 1:
-            self.expect(Puback(packet_id))
-        else:
-            self.expect(Pubrec(packet_id))
-            self.send(packets.pubrel(packet_id))
-            self.expect(Pubcomp(packet_id))
+        number = (packet_id or self.next_id()) if qos else None
+        self.send(packets.publish(topic, payload, qos, number, dup=dup, retain=retain))
+        if number is not None and qos == 1:
+            self.expect(Puback(number))
+        elif number is not None:
+            self.expect(Pubrec(number))
+            self.release(number)
+
+    def release(self, packet_id: int) -> None:
+        """Sends PUBREL; the PUBCOMP must be the next packet."""
+        self.send(packets.pubrel(packet_id))
+        self.expect(Pubcomp(packet_id))
 
     def acknowledge(self, message: Publish) -> None:
         """Plays the receiver's part for a message just received, up to its end."""

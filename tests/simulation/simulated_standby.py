@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from cluster.standby import Cause, FellBehind, Follower, take_over
+from cluster.failure_detector import Cause
+from cluster.standby import FellBehind, Follower, take_over
 from eventstore.errors import LogUnavailable
 from eventstore.log.jetstream_log import Appended
 from simulation.fold import compare_index, compare_states, fold

@@ -8,7 +8,8 @@ import pytest
 from harness import packets as p
 
 from actors.maintenance.cluster_hooks import ClusterHooks
-from cluster.standby import SILENT_AFTER, Cause, Follower, take_over
+from cluster.failure_detector import SILENT_AFTER, Cause
+from cluster.standby import Follower, take_over
 from cluster.status import STATUS_EVERY
 from eventstore.errors import CorruptLog, Fenced
 from eventstore.format.node_events import BrokerStarted

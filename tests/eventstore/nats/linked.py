@@ -111,3 +111,44 @@ class Linked:
 
     async def came(self, count: int) -> None:
         await happens(lambda: len(self.messages) >= count)
+
+
+class Network:
+    """Servers and links that end with the test."""
+
+    def __init__(self, folder: Path) -> None:
+        self.servers: list[Nats] = []
+        self._folder = folder
+        self._links: list[Linked] = []
+
+    def add(self, **settings: Any) -> Nats:
+        self.servers.append(Nats(self._folder, **settings))
+        return self.servers[-1]
+
+    async def server(self, **settings: Any) -> Nats:
+        nats = self.add(**settings)
+        await nats.start()
+        return nats
+
+    async def link(self, *urls: str, **access: Any) -> Linked:
+        self._links.append(await Linked.to(*urls, **access))
+        return self._links[-1]
+
+    async def close(self) -> None:
+        for linked in self._links:
+            await linked.link.close()
+        for server in self.servers:
+            server.kill()
+
+
+async def restarted(nats: Nats, *linked: Linked) -> None:
+    """Kill the server, wait until all know, start it, wait until all are back."""
+    for one in linked:
+        one.notices.clear()
+    nats.kill()
+    await happens(lambda: all(one.notices == ["down"] for one in linked))
+    await nats.start()
+    await happens(lambda: all(one.notices == ["down", "up"] for one in linked))
+    for one in linked:
+        assert one.link.connected
+        await one.settled()

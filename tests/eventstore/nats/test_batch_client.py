@@ -3,15 +3,13 @@
 import asyncio
 import inspect
 import tracemalloc
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from harness.broker import free_port
 from harness.waiting import happens
-from linked import TIMEOUT, Linked, Nats, render_hpub
+from linked import TIMEOUT, Linked, Nats, Network, render_hpub, restarted
 from nats.aio.client import Client
 from nats.aio.transport import Transport
 
@@ -21,28 +19,6 @@ from eventstore.nats.batch_transport import BatchTransport, NatsMessage
 from eventstore.nats.connection import ConnectionOptions
 
 pytestmark = pytest.mark.system
-
-
-@pytest_asyncio.fixture
-async def nats(tmp_path: Path) -> AsyncIterator[Nats]:
-    server = Nats(tmp_path)
-    await server.start()
-    yield server
-    server.kill()
-
-
-@pytest_asyncio.fixture
-async def here(nats: Nats) -> AsyncIterator[Linked]:
-    linked = await Linked.to(nats.url)
-    yield linked
-    await linked.link.close()
-
-
-@pytest_asyncio.fixture
-async def there(nats: Nats) -> AsyncIterator[Linked]:
-    linked = await Linked.to(nats.url)
-    yield linked
-    await linked.link.close()
 
 
 async def test_messages_with_and_without_headers_and_reply(here: Linked, there: Linked) -> None:
@@ -133,23 +109,17 @@ async def test_fences_come_in_order_and_are_not_nats_pys_pings(here: Linked) -> 
     assert len(passed) == 9
 
 
-async def test_a_fence_follows_the_messages_that_were_there_before(here: Linked) -> None:
+async def test_a_fence_follows_the_messages_that_were_there_before(
+    here: Linked, there: Linked
+) -> None:
     """A message that the server had before the fence is passed on before it is confirmed."""
-    other = await Linked.to(url_of(here))
     here.link.subscribe(b"a")
     await here.settled()
     for count in range(1, 200):
-        other.link.write(encode_pub(b"a", b""))
-        await other.settled()
+        there.link.write(encode_pub(b"a", b""))
+        await there.settled()
         await here.settled()
         assert len(here.messages) == count
-    await other.link.close()
-
-
-def url_of(linked: Linked) -> str:
-    url = linked.link._client.connected_url
-    assert url is not None
-    return url.geturl()
 
 
 async def test_unsubscribing_loses_nothing_that_was_published_before(
@@ -217,19 +187,6 @@ async def test_many_subscriptions_cost_little_and_survive_a_restart(
         await restarted(nats, here, there)
 
 
-async def restarted(nats: Nats, *linked: Linked) -> None:
-    """Kill the server, wait until all know, start it, wait until all are back."""
-    for one in linked:
-        one.notices.clear()
-    nats.kill()
-    await happens(lambda: all(one.notices == ["down"] for one in linked))
-    await nats.start()
-    await happens(lambda: all(one.notices == ["down", "up"] for one in linked))
-    for one in linked:
-        assert one.link.connected
-        await one.settled()
-
-
 async def test_a_server_that_is_killed_and_started(nats: Nats, here: Linked, there: Linked) -> None:
     stays, goes = there.link.subscribe(b"stays"), there.link.subscribe(b"goes")
     await there.settled()
@@ -278,7 +235,7 @@ async def test_unsubscribed_but_not_confirmed_when_the_connection_was_lost(
     assert set(there.link._subjects) == {there.link.inbox_sid}
 
 
-async def paused_and_resumed(here: Linked, there: Linked) -> None:
+async def test_reading_is_paused(here: Linked, there: Linked) -> None:
     sid = there.link.subscribe(b"paused")
     await there.settled()
     for _ in range(2):
@@ -294,10 +251,6 @@ async def paused_and_resumed(here: Linked, there: Linked) -> None:
     assert there.payloads == [b"%d" % number for number in range(1000)]
     there.messages.clear()
     there.link.unsubscribe(sid)
-
-
-async def test_reading_is_paused(here: Linked, there: Linked) -> None:
-    await paused_and_resumed(here, there)
 
 
 async def test_a_new_connection_is_not_paused(nats: Nats, here: Linked, there: Linked) -> None:
@@ -410,26 +363,24 @@ async def test_nats_py_uses_our_transport(here: Linked) -> None:
 
 def test_on_uvloop(tmp_path: Path) -> None:
     uvloop = pytest.importorskip("uvloop")
-    nats = Nats(tmp_path)
+    network = Network(tmp_path)
 
     async def main() -> None:
-        await nats.start()
-        here, there = await Linked.to(nats.url), await Linked.to(nats.url)
-        there.link.subscribe(b"a")
-        sent = [b"%d" % number for number in range(5000)]
-        for _ in range(2):
-            await there.settled()
-            here.link.write([encode_pub(b"a", payload) for payload in sent])
-            await there.came(len(sent))
-            assert there.payloads == sent
-            there.messages.clear()
-            await paused_and_resumed(here, there)
-            await restarted(nats, here, there)
-        await here.link.close()
-        await there.link.close()
+        try:
+            nats = await network.server()
+            here, there = await network.link(nats.url), await network.link(nats.url)
+            there.link.subscribe(b"a")
+            sent = [b"%d" % number for number in range(5000)]
+            for _ in range(2):
+                await there.settled()
+                here.link.write([encode_pub(b"a", payload) for payload in sent])
+                await there.came(len(sent))
+                assert there.payloads == sent
+                there.messages.clear()
+                await test_reading_is_paused(here, there)
+                await restarted(nats, here, there)
+        finally:
+            await network.close()
 
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main())
-    finally:
-        nats.kill()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())

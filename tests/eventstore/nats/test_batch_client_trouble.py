@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness.broker import free_port
 from harness.waiting import happens
-from linked import Linked, Nats, render_hpub
+from linked import Linked, Nats, Network, render_hpub, restarted
 
 from eventstore.errors import NatsUnavailable
 from eventstore.nats.batch_client import encode_pub
@@ -21,12 +21,9 @@ pytestmark = pytest.mark.system
 ACCESS = {"user": "bridge", "password": "secret"}
 
 
-async def test_a_server_that_stops_reading(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_a_server_that_stops_reading(nats: Nats, here: Linked, there: Linked) -> None:
     """Nothing blocks and nothing is lost, and the pending bytes are reported."""
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
     much = 4 << 20
-    here, there = await Linked.to(nats.url), await Linked.to(nats.url)
     there.link.subscribe(b"a")
     await there.settled()
     sent = 0
@@ -48,14 +45,9 @@ async def test_a_server_that_stops_reading(tmp_path: Path, servers: list[Nats]) 
         assert here.link.unsent == 0
     await there.came(sent)
     assert [int(payload[:8]) for payload in there.payloads] == list(range(sent))
-    await here.link.close()
-    await there.link.close()
 
 
-async def test_leaving_a_server_that_stopped_reading(tmp_path: Path, servers: list[Nats]) -> None:
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
-    here = await Linked.to(nats.url)
+async def test_leaving_a_server_that_stopped_reading(nats: Nats, here: Linked) -> None:
     nats.signal(signal.SIGSTOP)
     while here.link.unsent < 8 << 20:
         here.link.write(encode_pub(b"a", bytes(1 << 20)))
@@ -65,18 +57,13 @@ async def test_leaving_a_server_that_stopped_reading(tmp_path: Path, servers: li
     assert here.notices == []
 
 
-async def test_the_first_server_is_not_there(tmp_path: Path, servers: list[Nats]) -> None:
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
-    here = await Linked.to(f"nats://127.0.0.1:{free_port()}", nats.url)
+async def test_the_first_server_is_not_there(network: Network, nats: Nats) -> None:
+    here = await network.link(f"nats://127.0.0.1:{free_port()}", nats.url)
     assert here.link.connected
     await here.settled()
-    await here.link.close()
 
 
-async def test_another_server_of_the_cluster_takes_over(
-    tmp_path: Path, servers: list[Nats]
-) -> None:
+async def test_another_server_of_the_cluster_takes_over(network: Network) -> None:
     """Only one server is named; the other is learnt from it."""
     routes = [free_port(), free_port()]
     for number, port in enumerate(routes):
@@ -85,14 +72,14 @@ async def test_another_server_of_the_cluster_takes_over(
             "listen": f"127.0.0.1:{port}",
             "routes": [f"nats://127.0.0.1:{routes[1 - number]}"],
         }
-        servers.append(Nats(tmp_path, server_name=f"server{number}", cluster=cluster))
-    one, two = servers
+        network.add(server_name=f"server{number}", cluster=cluster)
+    one, two = network.servers
     await one.start()
-    here = await Linked.to(one.url)
+    here = await network.link(one.url)
     here.link.subscribe(b"a")
     await here.settled()
     await two.start()
-    there = await Linked.to(two.url)
+    there = await network.link(two.url)
     await happens(lambda: len(here.link._client.servers) == 2)
     one.kill()
     await happens(lambda: here.notices == ["down", "up"])
@@ -100,24 +87,19 @@ async def test_another_server_of_the_cluster_takes_over(
     there.link.write(encode_pub(b"a", b"through the other"))
     await here.came(1)
     assert here.payloads == [b"through the other"]
-    await here.link.close()
-    await there.link.close()
 
 
-async def test_user_and_password(tmp_path: Path, servers: list[Nats]) -> None:
-    servers.append(nats := Nats(tmp_path, authorization=ACCESS))
-    await nats.start()
-    here = await Linked.to(nats.url, **ACCESS)
+async def test_user_and_password(network: Network) -> None:
+    nats = await network.server(authorization=ACCESS)
+    here = await network.link(nats.url, **ACCESS)
     await here.settled()
-    await here.link.close()
     with pytest.raises(NatsUnavailable, match="rejects our credentials"):
-        await Linked.to(nats.url, user="bridge", password="wrong")
+        await network.link(nats.url, user="bridge", password="wrong")
 
 
-async def test_access_that_is_withdrawn_and_given_back(tmp_path: Path, servers: list[Nats]) -> None:
-    servers.append(nats := Nats(tmp_path, authorization=ACCESS))
-    await nats.start()
-    here = await Linked.to(nats.url, **ACCESS)
+async def test_access_that_is_withdrawn_and_given_back(network: Network) -> None:
+    nats = await network.server(authorization=ACCESS)
+    here = await network.link(nats.url, **ACCESS)
     nats.settings["authorization"] = {**ACCESS, "password": "other"}
     nats.kill()
     await happens(lambda: here.notices == ["down"])
@@ -129,17 +111,13 @@ async def test_access_that_is_withdrawn_and_given_back(tmp_path: Path, servers: 
     await nats.start()
     await happens(lambda: here.notices == ["down", "up"])
     assert len(here.problems) == len(set(here.problems))
-    await here.link.close()
 
 
-async def test_permission_errors_are_reported_once_per_connection(
-    tmp_path: Path, servers: list[Nats]
-) -> None:
+async def test_permission_errors_are_reported_once_per_connection(network: Network) -> None:
     permissions = {"publish": {"deny": ["no.>"]}, "subscribe": {"deny": ["no.>"]}}
     user = {**ACCESS, "permissions": permissions}
-    servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
-    await nats.start()
-    here, there = await Linked.to(nats.url, **ACCESS), await Linked.to(nats.url, **ACCESS)
+    nats = await network.server(authorization={"users": [user]})
+    here, there = await network.link(nats.url, **ACCESS), await network.link(nats.url, **ACCESS)
     for linked in (here, there):
         linked.link.subscribe(b"no.a")
         linked.link.subscribe(b"yes")
@@ -152,13 +130,8 @@ async def test_permission_errors_are_reported_once_per_connection(
         await there.came(turn)
         await here.settled()
         assert there.messages[-1].subject == b"yes"
-        nats.kill()
-        await happens(lambda: not here.link.connected and not there.link.connected)
-        await nats.start()
-        await happens(lambda: here.link.connected and there.link.connected)
-        await here.settled()
-        await there.settled()
-    assert here.notices == ["down", "up"] * 2, "a refusal is no end"
+        await restarted(nats, here, there)
+    assert here.notices == ["down", "up"], "a refusal is no end"
     told = [line for line in here.problems if "Violation" in line]
     subscriptions = ['Subscription to "no.a"', 'Subscription to "no.\\\\x1b[31m"']
     each = [*subscriptions, 'Publish to "no.b"']
@@ -168,16 +141,13 @@ async def test_permission_errors_are_reported_once_per_connection(
     ]
     assert here.refused == there.refused == ["no.a", "no.\x1b[31m"] * 3
     assert all(line.isprintable() for line in here.problems)
-    await here.link.close()
-    await there.link.close()
 
 
-async def test_each_refused_subscription_is_reported(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_each_refused_subscription_is_reported(network: Network) -> None:
     """Of subjects of any length, with anything in them."""
     user = {**ACCESS, "permissions": {"subscribe": {"deny": ["no.>"]}}}
-    servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
-    await nats.start()
-    here = await Linked.to(nats.url, **ACCESS)
+    nats = await network.server(authorization={"users": [user]})
+    here = await network.link(nats.url, **ACCESS)
     subjects = ["no.a", f"no.{'x' * 2000}.a", 'no."\\', "no.\u202eé温🌡", "no.*.>"]
     for _ in range(2):
         for sid in [here.link.subscribe(subject.encode()) for subject in subjects]:
@@ -185,16 +155,12 @@ async def test_each_refused_subscription_is_reported(tmp_path: Path, servers: li
         await here.settled()
     assert here.refused == subjects * 2
     assert len(here.problems) == len(subjects)
-    await here.link.close()
 
 
 async def test_refusals_are_reported_after_all_subscriptions_are_renewed(
-    tmp_path: Path, servers: list[Nats], monkeypatch: pytest.MonkeyPatch
+    nats: Nats, here: Linked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
     told: list[str] = []
-    here = await Linked.to(nats.url)
     monkeypatch.setattr(here.link, "_on_up", lambda: told.append("up"))
     monkeypatch.setattr(here.link, "_on_refused", told.append)
     monkeypatch.setattr("eventstore.nats.batch_client._REPLAYED", 1)
@@ -208,32 +174,27 @@ async def test_refusals_are_reported_after_all_subscriptions_are_renewed(
         await happens(lambda: here.link.connected)
         assert told == ["up", "a"]
         told.clear()
-    await here.link.close()
 
 
-async def test_reported_problems_are_limited(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_reported_problems_are_limited(network: Network) -> None:
     user = {**ACCESS, "permissions": {"publish": {"deny": ["no.>"]}}}
-    servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
-    await nats.start()
-    here = await Linked.to(nats.url, **ACCESS)
+    nats = await network.server(authorization={"users": [user]})
+    here = await network.link(nats.url, **ACCESS)
     here.link.write([encode_pub(b"no.%d" % number, b"") for number in range(500)])
     await here.settled()
     assert len(here.problems) == 101
     assert here.problems[-1] == f"NATS at {nats.url}: more such problems are not shown"
-    await here.link.close()
 
 
-async def test_a_message_that_is_too_large(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_a_message_that_is_too_large(network: Network) -> None:
     """The server ends the connection; the link dials again."""
-    servers.append(nats := Nats(tmp_path, max_payload=1000))
-    await nats.start()
-    here = await Linked.to(nats.url)
+    nats = await network.server(max_payload=1000)
+    here = await network.link(nats.url)
     assert here.link.max_payload == 1000
     here.link.write(render_hpub(b"a", b"", b"", bytes(1001)))
     await happens(lambda: here.notices == ["down", "up"])
     assert here.problems == [f"NATS at {nats.url}: Maximum Payload Violation"]
     await here.settled()
-    await here.link.close()
 
 
 def certificate(folder: Path) -> dict[str, str]:
@@ -253,45 +214,42 @@ def certificate(folder: Path) -> dict[str, str]:
     return {"cert_file": str(cert), "key_file": str(key)}
 
 
-def tls_goes_on(tmp_path: Path, runner: asyncio.Runner, servers: list[Nats]) -> None:
-    async def main() -> None:
-        files = certificate(tmp_path)
-        servers.append(nats := Nats(tmp_path, tls=files))
-        await nats.start()
-        url = nats.url.replace("nats:", "tls:")
-        authority = Path(files["cert_file"])
-        here = await Linked.to(url, tls_ca=authority)
-        there = await Linked.to(url, tls_ca=authority)
-        there.link.subscribe(b"a")
-        sent = [b"%d" % number * 100 for number in range(3000)]
-        for turn in range(2):
-            await there.settled()
-            here.link.write([encode_pub(b"a", payload) for payload in sent])
-            await there.came(len(sent))
-            assert there.payloads == sent
-            there.messages.clear()
-            nats.kill()
-            await happens(lambda: not here.link.connected and not there.link.connected)
-            await nats.start()
-            await happens(lambda: here.link.connected and there.link.connected)
-            assert here.notices == ["down", "up"] * (turn + 1)
-        await here.link.close()
-        await there.link.close()
-        with pytest.raises(NatsUnavailable, match="certificate is not trusted"):
-            await Linked.to(url)
-
-    runner.run(main())
+async def tls_goes_on(network: Network, folder: Path) -> None:
+    files = certificate(folder)
+    nats = await network.server(tls=files)
+    url = nats.url.replace("nats:", "tls:")
+    authority = Path(files["cert_file"])
+    here = await network.link(url, tls_ca=authority)
+    there = await network.link(url, tls_ca=authority)
+    there.link.subscribe(b"a")
+    sent = [b"%d" % number * 100 for number in range(3000)]
+    for _ in range(2):
+        await there.settled()
+        here.link.write([encode_pub(b"a", payload) for payload in sent])
+        await there.came(len(sent))
+        assert there.payloads == sent
+        there.messages.clear()
+        await restarted(nats, here, there)
+    with pytest.raises(NatsUnavailable, match="certificate is not trusted"):
+        await network.link(url)
 
 
-def test_tls(tmp_path: Path, servers: list[Nats]) -> None:
-    with asyncio.Runner() as runner:
-        tls_goes_on(tmp_path, runner, servers)
+async def test_tls(tmp_path: Path, network: Network) -> None:
+    await tls_goes_on(network, tmp_path)
 
 
-def test_tls_on_uvloop(tmp_path: Path, servers: list[Nats]) -> None:
+def test_tls_on_uvloop(tmp_path: Path) -> None:
     uvloop = pytest.importorskip("uvloop")
+    network = Network(tmp_path)
+
+    async def main() -> None:
+        try:
+            await tls_goes_on(network, tmp_path)
+        finally:
+            await network.close()
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        tls_goes_on(tmp_path, runner, servers)
+        runner.run(main())
 
 
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -344,14 +302,13 @@ def says(data: bytes) -> Speak:
         (b"MSG a 1 99999999999999\r\n", "a message of"),
     ],
 )
-async def test_a_server_that_does_not_speak_nats(data: bytes, told: str) -> None:
+async def test_a_server_that_does_not_speak_nats(network: Network, data: bytes, told: str) -> None:
     async with speaking(says(data), answers) as url:
-        here = await Linked.to(url)
+        here = await network.link(url)
         await happens(lambda: here.notices == ["down", "up"])
         assert told in here.problems[0]
         assert all(line.isprintable() for line in here.problems)
         await here.settled()
-        await here.link.close()
 
 
 @pytest.mark.parametrize(
@@ -366,7 +323,7 @@ async def test_a_server_that_does_not_speak_nats(data: bytes, told: str) -> None
         ),
     ],
 )
-async def test_a_server_that_is_of_no_use(info: bytes, told: str) -> None:
+async def test_a_server_that_is_of_no_use(network: Network, info: bytes, told: str) -> None:
     left: list[bytes] = []
 
     async def hear(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
@@ -374,22 +331,21 @@ async def test_a_server_that_is_of_no_use(info: bytes, told: str) -> None:
 
     async with speaking(hear, info=info) as url:
         with pytest.raises(NatsUnavailable, match=told) as caught:
-            await Linked.to(url)
+            await network.link(url)
         assert str(caught.value).startswith(f"NATS at {url} ")
         await happens(lambda: left == [b""])
 
 
-async def test_an_error_that_nats_py_takes_for_the_end() -> None:
+async def test_an_error_that_nats_py_takes_for_the_end(network: Network) -> None:
     revokes = says(b"-ERR 'User Authentication Revoked'\r\n")
     async with speaking(revokes, revokes, answers) as url:
-        here = await Linked.to(url)
+        here = await network.link(url)
         await happens(lambda: here.notices == ["down", "up"] * 2)
         assert here.problems == [f"NATS at {url}: User Authentication Revoked"] * 2
         await here.settled()
-        await here.link.close()
 
 
-async def test_a_ping_of_the_server_is_answered() -> None:
+async def test_a_ping_of_the_server_is_answered(network: Network) -> None:
     heard: list[bytes] = []
 
     async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -398,26 +354,24 @@ async def test_a_ping_of_the_server_is_answered() -> None:
             heard.append(line)
 
     async with speaking(ask) as url:
-        here = await Linked.to(url)
+        here = await network.link(url)
         await happens(lambda: b"PONG\r\n" in heard)
         assert here.notices == []
-        await here.link.close()
 
 
-async def test_an_unexpected_pong() -> None:
+async def test_an_unexpected_pong(network: Network) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"PONG\r\n+OK\r\n" * 3)
         await answers(reader, writer)
 
     async with speaking(talk) as url:
-        here = await Linked.to(url)
+        here = await network.link(url)
         await happens(lambda: here.link.connected)
         assert here.link.write(b"PING\r\n" * 0)
         assert here.notices == []
-        await here.link.close()
 
 
-async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
+async def test_each_pong_is_for_the_ping_that_it_answers(network: Network) -> None:
     """Ours and nats-py's differ in their order."""
     asked = 0
     answering = asyncio.Semaphore(0)
@@ -432,7 +386,7 @@ async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
 
     passed: list[int] = []
     async with speaking(answer_when_told) as url:
-        here = await Linked.to(url)
+        here = await network.link(url)
         here.link.fence(lambda: passed.append(1))
         flushing = asyncio.create_task(here.link._client.flush())
         await asyncio.sleep(0)
@@ -447,15 +401,9 @@ async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
         assert passed == [1]
         answering.release()
         await happens(lambda: passed == [1, 2])
-        await here.link.close()
 
 
-async def test_a_reconnect_that_ends_with_the_program_is_no_error(
-    tmp_path: Path, servers: list[Nats]
-) -> None:
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
-    here = await Linked.to(nats.url)
+async def test_a_reconnect_that_ends_with_the_program_is_no_error(nats: Nats, here: Linked) -> None:
     client = here.link._client
     nats.signal(signal.SIGKILL)
     await happens(lambda: client.is_reconnecting and client._reconnection_task_future is not None)

@@ -20,10 +20,9 @@ from protocol.mqtt.server_decoder import ServerDecoder
 from protocol.mqtt.server_packet_decoder import Answer, SentMessage
 from protocol.mqtt.server_packet_encoder_v5 import (
     encode_acks_v5,
+    encode_codes_v5,
     encode_connack_v5,
     encode_server_disconnect,
-    encode_suback_v5,
-    encode_unsuback_v5,
 )
 
 LIMIT = 4096
@@ -44,8 +43,8 @@ SOUND_V5 = [
     encode_acks_v5(PacketType.PUBREC, [1], [0x97]),
     encode_acks_v5(PacketType.PUBREL, [65_535]),
     encode_acks_v5(PacketType.PUBCOMP, [4], [0x92]),
-    encode_suback_v5(1, [0, 1, 2, 0x87]),
-    encode_unsuback_v5(258, [0, 0x11]),
+    encode_codes_v5(PacketType.SUBACK, 1, [0, 1, 2, 0x87]),
+    encode_codes_v5(PacketType.UNSUBACK, 258, [0, 0x11]),
     PINGRESP,
     encode_server_disconnect(0x8E),
 ]

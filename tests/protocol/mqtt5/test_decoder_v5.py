@@ -3,8 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from codec_helpers_v5 import decode_v5, decoder_v5, encode_v5, flat_v5
 from harness.catalogue_v5 import ALIASES, BAD5, CONNECT5, GOOD5, LIMIT
+from harness.codec import decode_v5, decoder_v5, encode_v5, flat
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ from protocol.mqtt.packets import (
 )
 from protocol.mqtt.property_codec import encode_properties, encode_property
 from protocol.mqtt.protocol_error import ProtocolError
-from protocol.mqtt.publish_decoder_v5 import TopicAliases
+from protocol.mqtt.publish_decoder import TopicAliases
 from protocol.mqtt.reason_codes import FROM_CLIENTS, ReasonCode
 
 ACKS = [PacketType.PUBACK, PacketType.PUBREC, PacketType.PUBREL, PacketType.PUBCOMP]
@@ -201,7 +201,7 @@ def test_a_bound_on_the_work_of_a_call_changes_nothing(
     while decoder.more:
         found += decoder.feed(b"")
     assert decoder.error is None
-    assert flat_v5(found)[1:] == stream
+    assert flat(found)[1:] == stream
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def test_large_blocks_count_for_the_work_they_are(packet: Packet | Publish) -> N
     assert calls >= 10
     if isinstance(packet, (Auth, Subscribe)):
         packet.user = ()  # too many to be kept
-    assert flat_v5(found) == [packet] * 20
+    assert flat(found) == [packet] * 20
 
 
 def test_small_blocks_that_are_not_known_count_as_well() -> None:
@@ -322,7 +322,7 @@ def test_small_blocks_that_are_not_known_count_as_well() -> None:
             parts += 1
             found += decoder.feed(b"")
         assert decoder.error is None
-        assert len(flat_v5(found)) == 200
+        assert len(flat(found)) == 200
         assert parts >= calls
         assert parts == 1 or calls > 1
 
@@ -365,7 +365,7 @@ def test_an_alias_is_redefined_inside_a_run() -> None:
         for number in range(5)
     )
     _, *batches = decoder_v5(LIMIT).feed(CONNECT5 + raw)
-    topics = [one.topic for one in flat_v5(batches) if isinstance(one, Publish)]
+    topics = [one.topic for one in flat(batches) if isinstance(one, Publish)]
     assert topics == [b"x%d" % number for number in range(5) for _ in range(31)]
 
 
