@@ -206,7 +206,7 @@ def told() -> None:
         Acked("done", [1]),
         MessageDropped("lost", "queue_bytes", 1, [ref], "t"),
     )
-    builder = StoryBuilder(refs=[ref])
+    builder = StoryBuilder([ref])
     for sequence, data in enumerate(log.records, 1):
         builder.take(decode_record(sequence, data))
     why._write([LogStory("", builder.stories[ref])], [[]], [None], None, None, as_json=False)

@@ -1,7 +1,5 @@
 """Histories of messages from all records of a log, with the subscriptions of one session."""
 
-from typing import Any
-
 from eventstore.format.event_parsing import Event
 from eventstore.format.positions import Position
 from projections.past.message_story import MessageStory
@@ -16,8 +14,8 @@ _NEVER = 1 << 62
 class ClientStories(StoryBuilder):
     """Follows messages, and folds the session of a client beside them."""
 
-    def __init__(self, client: str, **wanted: Any) -> None:
-        super().__init__(**wanted)
+    def __init__(self, client: str, *refs: Position, begin: int = 1) -> None:
+        super().__init__(refs, begin)
         self._fold = SessionFold(client, _NEVER)
         self._denied = DeniedFilters()
 

@@ -388,8 +388,12 @@ def test_entries_are_counted_without_reading_events(steps: Steps, more: Steps) -
     for sequence in range(1, source.last + 1):
         record = source.record(sequence)
         for name in NAMES:
-            own = [one for one in record.events() if getattr(one[1], "session", None) == name]
-            assert list(own_events(record, name)) == own
+            own = [
+                (position(sequence, index), event)
+                for index, event in record.events()
+                if getattr(event, "session", None) == name
+            ]
+            assert list(own_events(record, {name})) == own
 
 
 def effects_in(index: LogIndex, *asked: Any) -> list[int] | None:
@@ -477,7 +481,7 @@ def test_an_index_of_an_earlier_version_does_not_show_where_messages_take_effect
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_without_an_index_the_log_is_read_once_for_a_message(
+async def test_without_an_index_the_log_is_read_to_find_a_message_and_to_follow_it(
     tmp_path: Path, *, lost: bool
 ) -> None:
     """Also to know whether records of it were lost."""
@@ -485,14 +489,15 @@ async def test_without_an_index_the_log_is_read_once_for_a_message(
     source = IndexedSource(played(steps, 600))
     if lost:
         source = cast("IndexedSource", source.salvaged(tmp_path, 2))
-    for wanted in (WantedMessages("#", None), WantedMessages(None, None, ref=position(4, 0))):
+    topic, place = WantedMessages("#", None), WantedMessages(None, None, ref=position(4, 0))
+    for wanted, times in ((topic, 2), (place, 1)):
         source.seen, source.read = RecordsRead(), 0
         found = await find_messages({"": as_log(source)}, "", wanted, silent)
         assert found
-        assert source.read == source.last
+        assert source.read == times * source.last
         doubts = await lost_records(as_log(source), source.last)
         assert [(doubt.after, doubt.until) for doubt in doubts] == ([(1, 2)] if lost else [])
-        assert source.read == source.last
+        assert source.read == times * source.last
 
 
 async def test_a_record_that_was_given_up_is_named(tmp_path: Path) -> None:
