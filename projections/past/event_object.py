@@ -63,14 +63,11 @@ def event_object(
         for name, value in field_values(on_clock(event, jumped_ms)).items()
         if name not in columns or (name == "properties" and value is not None)
     }
-    if isinstance(event, MessagePublished):
-        found["messages"] = _published_objects(event, at, area)
+    if isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
+        found["messages"] = _message_objects(event, at, area)
         return found
     if isinstance(event, (RetainedCleared, RetainedExpired, *ERASURE_WORDS)):
         found["topics"] = getattr(event, "topics", [])
-        return found
-    if isinstance(event, (MessagesCarried, RetainedSnapshot)):
-        found["messages"] = _repeated_objects(event, at, area)
         return found
     if isinstance(event, MessageDropped) and event.topics:
         found["topics"] = event.topics
@@ -93,50 +90,40 @@ def event_object(
     return found
 
 
-def _published_objects(
-    event: MessagePublished, at: Position, area: memoryview | SealedArea | None
+def _message_objects(
+    event: MessagePublished | MessagesCarried | RetainedSnapshot,
+    at: Position,
+    area: memoryview | SealedArea | None,
 ) -> list[dict[str, object]]:
-    pids = from_runs(event.pids)
-    payloads = first_payloads(event, area, event.count) if area is not None else []
-    sizes = event.sizes
-    return [
-        {
-            "position": format_position(at + offset),
-            "topic": topic_of(event, offset),
-            "size": sizes if isinstance(sizes, int) else sizes[offset],
-            **({"packet_id": pids[offset]} if offset < len(pids) else {}),
-            **(display.payload_field(payloads[offset]) if payloads else {}),
-        }
-        for offset in range(event.count)
-    ]
+    """Return published or repeated messages.
 
-
-def _repeated_objects(
-    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | SealedArea | None
-) -> list[dict[str, object]]:
-    """Return repeated messages: each has two positions; one of them applies from this event on."""
+    A repeated one has two positions, of which one applies from this event on.
+    """
     payloads = first_payloads(event, area, event.count) if area is not None else []
-    sizes = event.sizes
-    found: list[dict[str, object]] = []
-    for offset, ref in enumerate(from_runs(event.refs)):
-        moved = isinstance(event, RetainedSnapshot) and event.session is None
-        here, there = format_position(at + offset), format_position(ref)
-        places = {"position": here, "was": there} if moved else {"position": there, "also": here}
-        found.append(
-            {
-                **places,
-                "topic": topic_of(event, offset),
-                "size": sizes if isinstance(sizes, int) else sizes[offset],
-                **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
-                **(display.payload_field(payloads[offset]) if payloads else {}),
-            }
-        )
-    if isinstance(event, MessagesCarried):
-        waiting = set(from_runs(event.waiting))
-        for ref, one in zip(from_runs(event.refs), found, strict=True):
-            if ref in waiting:
-                one["waiting"] = True
-    return found
+    pids = from_runs(event.pids) if isinstance(event, MessagePublished) else []
+    refs = [] if isinstance(event, MessagePublished) else from_runs(event.refs)
+    waiting = set(from_runs(event.waiting)) if isinstance(event, MessagesCarried) else set()
+    moved = isinstance(event, RetainedSnapshot) and event.session is None
+    objects: list[dict[str, object]] = []
+    for offset in range(event.count):
+        message: dict[str, object] = {"position": format_position(at + offset)}
+        if refs:
+            here, there = message["position"], format_position(refs[offset])
+            message = (
+                {"position": here, "was": there} if moved else {"position": there, "also": here}
+            )
+        message["topic"] = topic_of(event, offset)
+        message["size"] = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
+        if isinstance(event, RetainedSnapshot):
+            message["qos"] = event.qos[offset]
+        if offset < len(pids):
+            message["packet_id"] = pids[offset]
+        if payloads:
+            message.update(display.payload_field(payloads[offset]))
+        if refs and refs[offset] in waiting:
+            message["waiting"] = True
+        objects.append(message)
+    return objects
 
 
 def _ref_objects(

@@ -330,3 +330,17 @@ class EventReader:
                 yield EventEntry(
                     base + index, record.time_ms, event, record.area, void, cause, jumped, record
                 )
+
+
+async def effective_entries(
+    source: LogSource, selected: EventFilter, first: int = 0, end: LogPoint | None = None
+) -> AsyncIterator[EventEntry]:
+    """Yield the selected events that took effect, from a record on, up to a point or the end.
+
+    Raises as :meth:`EventReader.entries`.
+    """
+    start, turns = LogPoint(max(first, source.begin), 0), TurnAssembler(anywhere=True)
+    reader = EventReader(source, selected)
+    async for entry in reader.entries(start, end or LogPoint(source.last), turns, ended=True):
+        if not entry.void:
+            yield entry

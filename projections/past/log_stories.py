@@ -1,6 +1,5 @@
 """Histories of messages in the logs of a node: in the log of the publication, and in others."""
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -8,18 +7,16 @@ from eventstore import display
 from eventstore.errors import UsageError
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import Position, position
-from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, last_until
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from eventstore.reading.progress import Progress
-from projections.past.event_reader import EventFilter, EventReader
+from projections.past.event_reader import EventFilter, effective_entries
 from projections.past.message_search import find_stories
 from projections.past.message_story import MessageStory
 from projections.past.origin_search import OriginPlace, origin_of, published_here, taken_from
 from projections.past.receiver_past import replays_of, replays_of_message
 from projections.past.receiver_reason import replay_reason
-from projections.past.topic_lookup import topic_matcher
 
 _LOOK_BACK: Final = 64
 """Records to read first for the last event; each further attempt reads 8 times as many."""
@@ -103,15 +100,11 @@ async def published_anywhere(
     Each is a list of its histories, as of :func:`stories_elsewhere`. Raises UsageError if
     ``moment`` is a position, and as ``LogSource.records``.
     """
-    matches = topic_matcher(topic_filter)
     groups: list[list[LogStory]] = []
     for log, source in logs.items():
-        refs: deque[Position] = deque(maxlen=last)
-        until = await _end(source, moment)
-        await published_here(source, topic_filter, matches, refs, until)
         stories = [
             story
-            for ref in refs
+            for ref in await published_here(source, topic_filter, last, await _end(source, moment))
             for story in await find_stories(source, ref=ref, progress=progress)
         ]
         groups += await stories_elsewhere(logs, log, stories, progress)
@@ -180,14 +173,11 @@ async def not_taken(
 
     Raises UsageError if ``moment`` is a position, and as ``LogSource.records``.
     """
-    matches = topic_matcher(topic_filter)
     found: list[list[LogStory]] = []
     for name, source in logs.items():
         if name == log:
             continue
-        refs: deque[Position] = deque(maxlen=last)
-        until = await _end(source, moment)
-        await published_here(source, topic_filter, matches, refs, until)
+        refs = await published_here(source, topic_filter, last, await _end(source, moment))
         taken = await taken_from(logs[log], name, refs)
         missing = [
             ref
@@ -214,15 +204,12 @@ async def not_taken(
 
 async def _followed(source: LogSource, log: str) -> Position:
     """Return the position up to which a log has taken another one, reading back from its end."""
-    reader = EventReader(source, EventFilter((Followed,)))
     back = _LOOK_BACK
     while True:
         start = max(source.begin, source.last - back + 1)
         through: Position | None = None
-        async for entry in reader.entries(
-            LogPoint(start, 0), LogPoint(source.last), TurnAssembler(anywhere=True), ended=True
-        ):
-            if isinstance(entry.event, Followed) and entry.event.log == log and not entry.void:
+        async for entry in effective_entries(source, EventFilter((Followed,)), start):
+            if isinstance(entry.event, Followed) and entry.event.log == log:
                 through = entry.event.through
         if through is not None:
             return through

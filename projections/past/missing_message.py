@@ -15,19 +15,18 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import MAX_INDEX, Position, format_position, position, sequence_of
-from eventstore.format.turn_parts import TurnAssembler
+from eventstore.format.positions import MAX_INDEX, Position, position, sequence_of
 from eventstore.reading import position_text
 from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from eventstore.reasons import drop_text
-from projections.past.event_reader import EventEntry, EventFilter, EventReader
+from projections.past.event_reader import EventEntry, EventFilter, effective_entries
 from projections.past.event_text import denial_text
 from projections.past.indexed_sessions import IndexedSessions
 from projections.past.receiver_past import ClientPast, client_past, may_concern
-from projections.past.receiver_reason import ended_session_text
+from projections.past.receiver_reason import ended_session_text, place_of
 from projections.past.subscriber_state import DeniedFilter, filters_alike
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import matches
@@ -85,7 +84,7 @@ def _unrecorded_reason(past: ClientPast, topic: str, *, then: bool) -> str:
     earlier = past.earlier(topic)
     if earlier is not None:
         return f"{have} no session: {ended_session_text(earlier)}"
-    since = f" since {_stamped(*past.since)}" if past.since is not None else ""
+    since = f" since {place_of(past.since)}" if past.since is not None else ""
     state = f"{'connected' if past.connected else 'offline'}{since}"
     filters = past.matching(topic)
     if not filters:
@@ -118,7 +117,7 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
             else:
                 (named if all(map(covers, event.topics)) else shared).add(entry, event)
     filters = {
-        one.filter: (one.code, f"{format_position(one.at)}, {display.clock(one.time_ms)}")
+        one.filter: (one.code, place_of(one))
         for one in await _denied(source, client, last)
         if covers(split_share(one.filter)[1]) or matches(split_share(one.filter)[1], topic)
     }
@@ -163,11 +162,10 @@ async def _drops(
         first = chosen.begin_of_block(source, source.begin, last, _MAX_READ)
         if first > source.begin:
             first = chosen.begin_of_block(source, source.begin, first - 1, _MAX_READ)
-        async for entry in _entries(
-            source, EventFilter((MessageDropped,), client, topic), first - 1
-        ):
+        on_topic = EventFilter((MessageDropped,), client, topic)
+        async for entry in effective_entries(source, on_topic, end=LogPoint(first - 1)):
             yield entry
-    async for entry in _entries(source, chosen, last, first):
+    async for entry in effective_entries(source, chosen, first, LogPoint(last)):
         yield entry
 
 
@@ -182,7 +180,7 @@ class _Unread:
     def add(self, entry: EventEntry, event: MessageDropped) -> None:
         """Count the messages of an event."""
         self.count += event.count
-        self._latest = _place(entry)
+        self._latest = place_of(entry)
         if len(event.topics) < MAX_DROPPED_TOPICS:
             self._topics.update(dict.fromkeys(event.topics))
 
@@ -200,14 +198,15 @@ class _Unread:
 async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
     """Return the latest publications on a topic that were dropped instead of being recorded."""
     found: dict[tuple[str, str, str], str] = {}
-    async for entry in _entries(source, EventFilter((MessageDropped,), None, topic), last):
+    dropped = EventFilter((MessageDropped,), None, topic)
+    async for entry in effective_entries(source, dropped, end=LogPoint(last)):
         event = entry.event
         if isinstance(event, MessageDropped) and event.reason != "slow_reader" and not event.refs:
             for name in event.topics:
                 if matches(topic, name):
                     what = (event.session, name, event.reason)
                     found.pop(what, None)
-                    found[what] = _place(entry)
+                    found[what] = place_of(entry)
     return [
         f"a message or will of {display.name(who)} on {display.name(name)} was dropped at {place}: "
         f"{drop_text(reason, received=False)}"
@@ -215,32 +214,11 @@ async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
     ]
 
 
-async def _entries(
-    source: LogSource, chosen: EventFilter, last: int, first: int = 0
-) -> AsyncIterator[EventEntry]:
-    """Yield the selected events between two records that took effect."""
-    async for entry in EventReader(source, chosen).entries(
-        LogPoint(max(first, source.begin), 0),
-        LogPoint(last),
-        TurnAssembler(anywhere=True),
-        ended=True,
-    ):
-        if not entry.void:
-            yield entry
-
-
-def _place(entry: EventEntry) -> str:
-    return _stamped(entry.at, entry.time_ms)
-
-
-def _stamped(at: Position, time_ms: int) -> str:
-    return f"{format_position(at)}, {display.clock(time_ms)}"
-
-
 async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
     """Return the outcome of the latest wills on a topic that were not recorded as messages."""
     armed: dict[str, EventEntry] = {}
-    async for entry in _entries(source, EventFilter((WillArmed,), None, topic), last):
+    wills = EventFilter((WillArmed,), None, topic)
+    async for entry in effective_entries(source, wills, end=LogPoint(last)):
         if isinstance(entry.event, WillArmed):
             armed.pop(entry.event.session, None)
             armed[entry.event.session] = entry
@@ -251,20 +229,21 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
             continue
         fate = "it is not published yet"
         chosen = EventFilter((WillArmed, WillFired, WillCancelled), session)
-        async for later in _entries(source, chosen, last, sequence_of(entry.at)):
+        first = sequence_of(entry.at)
+        async for later in effective_entries(source, chosen, first, LogPoint(last)):
             if later.at <= entry.at:
                 continue
             if isinstance(later.event, WillFired):
-                fate = f"it was published at {_place(later)}"
+                fate = f"it was published at {place_of(later)}"
             elif isinstance(later.event, WillCancelled):
                 why = f" ({later.cause})" if later.cause else ""
-                fate = f"it was discarded at {_place(later)}{why}"
+                fate = f"it was discarded at {place_of(later)}{why}"
             else:
-                fate = f"it was replaced at {_place(later)}"
+                fate = f"it was replaced at {place_of(later)}"
             break
         found.append(
             f"{display.name(session)} has a will on {display.name(will.topic)} "
-            f"since {_place(entry)}: {fate}"
+            f"since {place_of(entry)}: {fate}"
         )
     return found
 

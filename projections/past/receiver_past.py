@@ -19,14 +19,14 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from eventstore.format.node_events import LimitsApplied
-from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
+from eventstore.format.positions import Position, index_of, position, sequence_of
 from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
-from projections.past.event_reader import EventEntry, EventFilter, EventReader
+from projections.past.event_reader import EventEntry, EventFilter, EventReader, effective_entries
 from projections.past.indexed_sessions import IndexedSessions
 from projections.past.message_story import MessageStory, topic_of
 from projections.past.subscriber_state import (
@@ -136,8 +136,8 @@ class ClientPast(NamedTuple):
     seen: bool
     """Whether the log has an event of the client up to then."""
     connected: bool
-    since: tuple[Position, int] | None
-    """Position and time since which it is connected or offline; None: not in the log."""
+    since: EventEntry | None
+    """The event since which it is connected or offline; None: not in the log."""
     filters: Mapping[str, int]
     """Its subscriptions, also those of a session that has ended, with their QoS."""
     ended: tuple[Position, int, str, bool] | None
@@ -185,7 +185,7 @@ async def _client_past(source: LogSource, client: str, end: LogPoint) -> ClientP
     return ClientPast(
         seen,
         ended is None and state is not None and state.connected,
-        (entry.at, entry.time_ms) if entry is not None else None,
+        entry,
         {held.filter: held.qos for held in state.active()} if state is not None else {},
         ended,
     )
@@ -374,14 +374,10 @@ async def _read_mark(
     source: LogSource, client: str, topic_filter: str, story: MessageStory, log: str
 ) -> ReadMark | None:
     """Return the step in which a replay passed a message; None: the log does not show it."""
-    reader = EventReader(source, EventFilter((ReplayReached,), client))
-    begin = source.begin if log else max(source.begin, sequence_of(story.effective_at))
-    first = LogPoint(begin, 0)
-    last = LogPoint(source.last, MAX_INDEX)
-    turns = TurnAssembler(anywhere=True)
-    async for entry in reader.entries(first, last, turns, ended=True):
+    first = 0 if log else sequence_of(story.effective_at)
+    async for entry in effective_entries(source, EventFilter((ReplayReached,), client), first):
         event = entry.event
-        if not isinstance(event, ReplayReached) or entry.void or event.filter != topic_filter:
+        if not isinstance(event, ReplayReached) or event.filter != topic_filter:
             continue
         if event.through.get(log, -1) >= story.effective_at:
             gap = event.gap.get(log)

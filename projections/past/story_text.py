@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from eventstore import display
 from eventstore.format.events import LOG_SESSION
@@ -18,12 +18,10 @@ from projections.past.receiver_reason import (
     shared_member_text,
 )
 from projections.past.subscriber_state import (
-    DeniedFilter,
-    EarlierSession,
+    Recorded,
     ReplayPast,
     SubscriberState,
     SubscriptionChange,
-    UnreadDrops,
 )
 from projections.views.replay_view import READING
 from protocol.mqtt.reason_codes import ReasonCode
@@ -365,10 +363,8 @@ def _standing_object(subscriber: SubscriberState) -> dict[str, object]:
     return found | {name: value for name, value in more.items() if value or value is False}
 
 
-def _place(
-    one: DeniedFilter | EarlierSession | SubscriptionChange | UnreadDrops | StoryStep,
-) -> Any:
-    return {"position": format_position(one.at), "time": display.iso(one.time_ms)}
+def _place(event: Recorded) -> dict[str, object]:
+    return {"position": format_position(event.at), "time": display.iso(event.time_ms)}
 
 
 def _change_object(one: SubscriptionChange | None) -> dict[str, object] | None:

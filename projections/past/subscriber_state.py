@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from eventstore.format.positions import Position
 from protocol.mqtt.shared_filters import SHARE, split_share
@@ -20,6 +20,16 @@ _ALIKE: Final = 0.8
 """Lowest similarity, from 0 to 1, at which a filter counts as similar to a topic."""
 _MAX_COMPARED: Final = 1000
 _MAX_ALIKE: Final = 3
+
+
+class Recorded(Protocol):
+    """What the log records at a position, at a time (Unix, milliseconds)."""
+
+    @property
+    def at(self) -> Position: ...  # noqa: D102
+
+    @property
+    def time_ms(self) -> int: ...  # noqa: D102
 
 
 class DeniedFilter(NamedTuple):

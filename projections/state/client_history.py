@@ -7,6 +7,7 @@ events of the log. The number of clients is limited to those with the latest cha
 """
 
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -42,75 +43,51 @@ class Unacknowledged(NamedTuple):
     connections: int
 
 
+@dataclass(slots=True, eq=False)
 class ClientHistory:
     """The history of one client."""
 
-    __slots__ = (
-        "_rates",
-        "_sample",
-        "closed_ms",
-        "connects",
-        "denied",
-        "denied_as",
-        "denied_count",
-        "denied_ms",
-        "dropped",
-        "dropped_at",
-        "earlier_hosts",
-        "failed_ms",
-        "host",
-        "last_close",
-        "opened_ms",
-        "saved",
-        "since_ms",
-        "taken_ms",
-        "takeovers",
-        "unacknowledged",
-        "unrecorded",
-        "user",
-    )
-
-    def __init__(self, since_ms: int = 0) -> None:
-        self.since_ms = since_ms
-        """Time from which events are counted, Unix time in milliseconds; 0: nothing was counted."""
-        self.connects = 0
-        self.opened_ms: tuple[int, ...] = ()
-        """Times of its recent connects, Unix time in milliseconds; they are not stored."""
-        self.failed_ms: tuple[int, ...] = ()
-        """Times of the last ends of its connections that it did not ask for and the broker did not
-        cause; they are not stored."""
-        self.host: str | None = None
-        """The address without port of its last connection; empty: a Unix socket; None: not known.
-        Addresses are not stored."""
-        self.user: str | None = None
-        """The user of its last connection; None: it had none, or the host is not known either."""
-        self.earlier_hosts: tuple[str, ...] = ()
-        """Other addresses of earlier connections, the latest last."""
-        self.takeovers = 0
-        """Number of connections that ended because the client connected again."""
-        self.taken_ms: tuple[int, ...] = ()
-        """Times of the last takeovers, oldest first."""
-        self.last_close = ""
-        """Reason for the end of its last connection; empty: none has ended."""
-        self.closed_ms = 0
-        self.dropped: Counter[str] | None = None
-        """Number of dropped messages to or from the client, by reason."""
-        self.dropped_at: dict[str, int] | None = None
-        """Time of the last drop, by reason."""
-        self.unrecorded: dict[str, int] | None = None
-        """Number of dropped messages that have no event of their own in the log, by reason."""
-        self.denied: dict[str, int] | None = None
-        """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
-        self.denied_as: tuple[str | None, tuple[str, ...]] | None = None
-        """Its user, if it has one, and the user's groups at the last denial; None: not known, or
-        the permission file did not decide. It is not stored."""
-        self.denied_count = self.denied_ms = 0
-        self.unacknowledged: Unacknowledged | None = None
-        """What its last connections left unacknowledged; None: nothing. It is not stored."""
-        self.saved: Position = 0
-        """Version stored in the projections; 0: none is stored."""
-        self._sample: tuple[int, int, int] | None = None
-        self._rates: tuple[float, float] | None = None
+    since_ms: int = 0
+    """Time from which events are counted, Unix time in milliseconds; 0: nothing was counted."""
+    connects: int = 0
+    opened_ms: tuple[int, ...] = ()
+    """Times of its recent connects, Unix time in milliseconds; they are not stored."""
+    failed_ms: tuple[int, ...] = ()
+    """Times of the last ends of its connections that it did not ask for and the broker did not
+    cause; they are not stored."""
+    host: str | None = None
+    """The address without port of its last connection; empty: a Unix socket; None: not known.
+    Addresses are not stored."""
+    user: str | None = None
+    """The user of its last connection; None: it had none, or the host is not known either."""
+    earlier_hosts: tuple[str, ...] = ()
+    """Other addresses of earlier connections, the latest last."""
+    takeovers: int = 0
+    """Number of connections that ended because the client connected again."""
+    taken_ms: tuple[int, ...] = ()
+    """Times of the last takeovers, oldest first."""
+    last_close: str = ""
+    """Reason for the end of its last connection; empty: none has ended."""
+    closed_ms: int = 0
+    dropped: Counter[str] | None = None
+    """Number of dropped messages to or from the client, by reason."""
+    dropped_at: dict[str, int] | None = None
+    """Time of the last drop, by reason."""
+    unrecorded: dict[str, int] | None = None
+    """Number of dropped messages that have no event of their own in the log, by reason."""
+    denied: dict[str, int] | None = None
+    """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
+    denied_as: tuple[str | None, tuple[str, ...]] | None = None
+    """Its user, if it has one, and the user's groups at the last denial; None: not known, or
+    the permission file did not decide. It is not stored."""
+    denied_count: int = 0
+    denied_ms: int = 0
+    unacknowledged: Unacknowledged | None = None
+    """What its last connections left unacknowledged; None: nothing. It is not stored."""
+    saved: Position = 0
+    """Version stored in the projections; 0: none is stored."""
+    _sample: tuple[int, int, int] | None = None
+    _rates: tuple[float, float] | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -140,22 +117,15 @@ class ClientHistory:
 
     def encode(self) -> bytes:
         """Return the stored form."""
-        found = {
-            "since_ms": self.since_ms,
-            "connects": self.connects,
-            "takeovers": self.takeovers,
-            "taken_ms": self.taken_ms,
-            "last_close": self.last_close,
-            "closed_ms": self.closed_ms,
-            "dropped": dict(self.dropped or ()),
-            "dropped_ms": self.dropped_ms,
-            "dropped_at": self.dropped_at,
-            "unrecorded": self.unrecorded,
-            "denied": self.denied,
-            "denied_count": self.denied_count,
-            "denied_ms": self.denied_ms,
-        }
-        return orjson.dumps({name: value for name, value in found.items() if value})
+        values = ((name, getattr(self, name)) for name in _STORED)
+        return orjson.dumps({name: value for name, value in values if value})
+
+
+_STORED: Final = (
+    "since_ms", "connects", "takeovers", "taken_ms", "last_close", "closed_ms", "dropped",
+    "dropped_ms", "dropped_at", "unrecorded", "denied", "denied_count", "denied_ms",
+)  # fmt: skip
+"""What is stored of a history, in this order."""
 
 
 def decode_history(body: bytes) -> ClientHistory:

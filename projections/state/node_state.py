@@ -521,26 +521,9 @@ class NodeState:
 
     # Events shared by several sessions.
 
-    def _turn_published(
-        self, event: TurnPublished, at: Position, _ms: int, _: Sequence[bytes]
-    ) -> None:
-        turn_fold.published(self._states(event), event, at)
-
-    def _turn_delivered(
-        self, event: TurnDelivered, _at: Position, ms: int, _: Sequence[bytes]
-    ) -> None:
-        turn_fold.delivered(self._states(event), event, ms)
-
-    def _turn_acked(self, event: TurnAcked, _at: Position, ms: int, _: Sequence[bytes]) -> None:
-        turn_fold.acked(self._states(event), event, ms)
-
-    def _turn_released(
-        self, event: TurnReleased, _at: Position, _ms: int, _: Sequence[bytes]
-    ) -> None:
-        turn_fold.released(self._states(event), event)
-
-    def _states(self, event: TurnEvent) -> list[SessionState]:
-        return turn_fold.states_of(self.sessions, event.sessions, self.dirty)
+    def _turn(self, event: TurnEvent, at: Position, ms: int, _: Sequence[bytes]) -> None:
+        states = turn_fold.states_of(self.sessions, event.sessions, self.dirty)
+        turn_fold.FOLDS[type(event)](states, event, at, ms)
 
     def _nothing(self, _event: LogEvent, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Change nothing."""
@@ -578,9 +561,9 @@ _OF_THE_NODE: Final[
     RetainedSnapshot: NodeState._retained_snapshot,
     SessionSnapshot: NodeState._session_snapshot,
     TopicsKeyed: NodeState._keys,
-    TurnAcked: NodeState._turn_acked,
-    TurnDelivered: NodeState._turn_delivered,
-    TurnPublished: NodeState._turn_published,
-    TurnReleased: NodeState._turn_released,
+    TurnAcked: NodeState._turn,
+    TurnDelivered: NodeState._turn,
+    TurnPublished: NodeState._turn,
+    TurnReleased: NodeState._turn,
     WebAccessed: NodeState._nothing,
 }

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import orjson
+import pytest
 from harness.client_stories import ClientStories
 
 from eventstore.format.event_parsing import Event
@@ -87,12 +88,21 @@ def test_each_message_of_a_column_has_its_own_story() -> None:
     assert (subscriber.known, subscriber.connected, subscriber.filters) == (True, True, [("t", 1)])
 
 
-def test_only_the_latest_on_the_topic_are_kept() -> None:
-    latest = LatestMessages("t".__eq__, 3, None)
+@pytest.mark.parametrize(
+    ("until", "refs"),
+    [
+        (None, [position(1, 2), position(3, 0), position(3, 1)]),
+        (position(2, 5), [position(1, 0), position(1, 2)]),
+    ],
+)
+def test_only_the_latest_on_the_topic_are_found(
+    until: Position | None, refs: list[Position]
+) -> None:
+    latest = LatestMessages("t".__eq__, 3, until)
     events = published(4, topics=("t", "u")), published(1, topics=("u",)), published(2)
     for sequence, event in enumerate(events, 1):
         latest.take(record(sequence, event))
-    assert latest.refs == [position(1, 2), position(3, 0), position(3, 1)]
+    assert latest.refs == refs
 
 
 def test_an_answer_for_an_earlier_message_does_not_count_for_a_later_one() -> None:
