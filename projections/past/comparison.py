@@ -1,6 +1,6 @@
 """A fold of the log, compared at several positions with the broker's state and its projections."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -187,30 +187,34 @@ def _retained(node: NodeState, topic: str) -> int | None:
 # ------------------------------------------------------------------------------ the broker
 
 
-def _begun_check(said: LiveState, node: NodeState) -> Iterator[Difference]:
+def _compared(
+    node: NodeState,
+    bound: Position,
+    kind: str,
+    names: Iterable[str],
+    reported: Mapping[str, int | None],
+) -> Iterator[Difference]:
+    """Yield the sessions, or the topics, whose digests in the log and in the broker differ."""
+    for name in names:
+        ours = _digest(node, name, pending=True) if kind == SESSION else _retained(node, name)
+        if ours != (theirs := reported.get(name)):
+            yield Difference(BROKER, kind, name, bound, ours, theirs)
+
+
+def _begun_check(reply: LiveState, node: NodeState) -> Iterator[Difference]:
     """Yield what existed when the broker began its answer, and is on none of its pages."""
-    names = {name for page in said.pages for name in page.sessions}
-    for name in node.sessions.names():
-        if name not in names:
-            ours = _digest(node, name, pending=True)
-            yield Difference(BROKER, SESSION, name, said.begun, ours, None)
-    topics = {topic for page in said.pages for topic in page.retained}
-    for topic in node.retained.topics():
-        if topic not in topics:
-            ours = _retained(node, topic)
-            yield Difference(BROKER, RETAINED, topic, said.begun, ours, None)
+    on_pages = {name for page in reply.pages for name in page.sessions}
+    missing = [name for name in node.sessions.names() if name not in on_pages]
+    yield from _compared(node, reply.begun, SESSION, missing, {})
+    on_pages = {topic for page in reply.pages for topic in page.retained}
+    missing = [topic for topic in node.retained.topics() if topic not in on_pages]
+    yield from _compared(node, reply.begun, RETAINED, missing, {})
 
 
 def _page_check(page: LivePage, node: NodeState) -> Iterator[Difference]:
     """Compare a page of the broker's answer."""
-    for name, theirs in page.sessions.items():
-        ours = _digest(node, name, pending=True)
-        if ours != theirs:
-            yield Difference(BROKER, SESSION, name, page.bound, ours, theirs)
-    for topic, theirs in page.retained.items():
-        ours = _retained(node, topic)
-        if ours != theirs:
-            yield Difference(BROKER, RETAINED, topic, page.bound, ours, theirs)
+    yield from _compared(node, page.bound, SESSION, page.sessions, page.sessions)
+    yield from _compared(node, page.bound, RETAINED, page.retained, page.retained)
 
 
 def page_check(page: LivePage) -> Check:
@@ -218,12 +222,12 @@ def page_check(page: LivePage) -> Check:
     return Check(page.bound, partial(_page_check, page))
 
 
-def broker_checks(said: LiveState) -> list[Check]:
+def broker_checks(reply: LiveState) -> list[Check]:
     """Return the checks for the whole answer of a broker.
 
     It must contain everything that existed when the broker began it.
     """
-    return [Check(said.begun, partial(_begun_check, said)), *map(page_check, said.pages)]
+    return [Check(reply.begun, partial(_begun_check, reply)), *map(page_check, reply.pages)]
 
 
 # ------------------------------------------------------------------------- the projections

@@ -300,10 +300,10 @@ class EventReader:
             start, newest = LogPoint(first, 0), last is end
             own = turns if newest else TurnAssembler(anywhere=True)
             found: deque[EventEntry] = deque(maxlen=count - len(chosen))
-            async for entry in self.entries(start, last, own, ended=ended and newest):
+            async for entry in self.entries(start, last, own, ended=False):
                 found.append(entry)
-            if not newest:
-                for part, void in await parts_left(source, own, last.sequence):
+            for part, void in await parts_left(source, own, last.sequence):
+                if ended or not newest or not void:
                     async for entry in self.selected(part, start, last, void=void):
                         found.append(entry)
             chosen[:0] = found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import log_prefix
@@ -79,22 +79,20 @@ class HistoryRange:
     def before(self, places: Mapping[str, Position]) -> HistoryRange:
         """Return what comes before some messages, the earliest given ones of some logs."""
         ends = {
-            log: _point(min(places[log] - 1, position(end.sequence, end.index)))
-            if log in places
-            else end
-            for log, end in self.ends.items()
+            log: _point(min(at - 1, position(self.ends[log].sequence, self.ends[log].index)))
+            for log, at in places.items()
+            if log in self.ends
         }
-        return HistoryRange(self.starts, ends, self.start_ms, self.end_ms, self.cut)
+        return replace(self, ends={**self.ends, **ends})
 
     def after(self, places: Mapping[str, Position]) -> HistoryRange:
         """Return what comes after some messages, the latest given ones of some logs."""
         starts = {
-            log: _point(max(places[log] + 1, position(start.sequence, start.index)))
-            if log in places
-            else start
-            for log, start in self.starts.items()
+            log: _point(max(at + 1, position(self.starts[log].sequence, self.starts[log].index)))
+            for log, at in places.items()
+            if log in self.ends
         }
-        return HistoryRange(starts, self.ends, self.start_ms, self.end_ms, self.cut)
+        return replace(self, starts={**self.starts, **starts})
 
 
 def _point(at: Position) -> LogPoint:

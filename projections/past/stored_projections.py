@@ -89,9 +89,13 @@ class ProjectionReader:
         self.found = StoredProjections()
         """The projections read so far."""
         self._large: dict[str, dict[int, StoredEntry]] = {}
-        self._histories: dict[str, StoredItem] = {}
-        self._keys: dict[str, StoredItem] = {}
-        """Histories of clients and keys of topics, which are not compared."""
+        self._tables: dict[int, dict[str, StoredItem]] = {
+            SESSION: self.found.sessions,
+            RETAINED: self.found.retained,
+            HISTORY: {},
+            KEY: {},
+        }
+        """By kind; histories of clients and keys of topics are not compared."""
         self._sum = 0
         self._digest = 0
         self._other_version = False
@@ -215,38 +219,25 @@ class ProjectionReader:
         self._digest = entry.digest
         if entry.kind == GONE:
             return entry
-        if message is not None:
-            short = digest_number(retained_digest(message))
-            self._hold(self.found.retained, RETAINED, entry, short)
-        elif entry.kind == SESSION and entry.parts > 1:
-            self._drop(SESSION, entry.name, entry.part)
-            self._large.setdefault(entry.name, {})[entry.part] = entry
-            self._sum ^= version_tag(key_of(SESSION, entry.name, entry.part), entry.version)
-        elif entry.kind == SESSION:
-            self._hold(self.found.sessions, SESSION, entry, digest_number(digest([entry.body])))
-        elif entry.kind in (HISTORY, KEY):
-            table = self._histories if entry.kind == HISTORY else self._keys
-            self._hold(table, entry.kind, entry, 0)
+        if entry.kind in self._tables:
+            self._drop(entry.kind, entry.name, entry.part)
+            self._sum ^= version_tag(key_of(entry.kind, entry.name, entry.part), entry.version)
+            if entry.parts > 1:
+                self._large.setdefault(entry.name, {})[entry.part] = entry
+            else:
+                short = "0" if message is None else retained_digest(message)
+                short = digest([entry.body]) if entry.kind == SESSION else short
+                item = StoredItem(entry.version, digest_number(short))
+                self._tables[entry.kind][entry.name] = item
         elif entry.kind != MARK:  # written by a later foldmq
             self.found.damaged.append(sequence)
         return None
 
-    def _hold(
-        self, table: dict[str, StoredItem], kind: int, entry: StoredEntry, short: int
-    ) -> None:
-        self._drop(kind, entry.name, 0)
-        table[entry.name] = StoredItem(entry.version, short)
-        self._sum ^= version_tag(key_of(kind, entry.name), entry.version)
-
     def _drop(self, kind: int, name: str, part: int) -> None:
         """Forget the messages of a key."""
         held: StoredItem | StoredEntry | None = None
-        if kind == RETAINED:
-            held = self.found.retained.pop(name, None)
-        elif kind in (HISTORY, KEY):
-            held = (self._histories if kind == HISTORY else self._keys).pop(name, None)
-        elif part == 0:
-            held = self.found.sessions.pop(name, None)
+        if part == 0:
+            held = self._tables[kind].pop(name, None)
         if held is None and kind == SESSION:
             held = self._large.get(name, {}).pop(part, None)
         if held is not None:
@@ -254,8 +245,7 @@ class ProjectionReader:
 
     async def _forget(self, gone: StoredEntry) -> None:
         """Forget a removed key; the message does not contain its kind."""
-        kinds = (SESSION,) if gone.part else (SESSION, RETAINED, HISTORY, KEY)
-        for kind in kinds:
+        for kind in (SESSION,) if gone.part else self._tables:
             data = await self._latest(key_of(kind, gone.name, gone.part))
             if data is None or decode_entry(data).kind == GONE:
                 self._drop(kind, gone.name, gone.part)

@@ -227,28 +227,17 @@ class ProjectionMark:
     """Sessions whose state may depend on lost records; too many are ``""``, which is all."""
 
     def body(self) -> bytes:
-        """Return the body of the mark's entry.
-
-        Earlier versions have no epoch, no other logs, no doubts, no destinations, no keys and no
-        doubtful sessions.
-        """
+        """Return the body of the mark's entry."""
         found = {one.name: getattr(self, one.name) for one in fields(self)}
-        if not self.epoch:
-            del found["epoch"]
-        if not self.followed:
-            del found["followed"]
-        found["doubts"] = [tuple(one) for one in self.doubts]
-        if not self.doubts:
-            del found["doubts"]
-        if not self.destinations:
-            del found["destinations"]
-        if not self.keys:
-            del found["keys"]
-        if not self.doubtful:
-            del found["doubtful"]
-        elif sum(map(len, self.doubtful)) > _DOUBTFUL_LENGTH:
+        found["doubts"] = [tuple(doubt) for doubt in self.doubts]
+        if sum(map(len, self.doubtful)) > _DOUBTFUL_LENGTH:
             found["doubtful"] = [""]
-        return orjson.dumps(found)
+        kept = {name: value for name, value in found.items() if value or name not in _LATER}
+        return orjson.dumps(kept)
+
+
+_LATER: Final = frozenset({"epoch", "followed", "doubts", "destinations", "keys", "doubtful"})
+"""Fields that earlier versions do not have: left out while they are empty."""
 
 
 def mark_of(entry: StoredEntry) -> ProjectionMark:

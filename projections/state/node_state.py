@@ -4,7 +4,7 @@ A log that was cut begins with a checkpoint, which repeats the whole state. Unti
 is *partial*: a session is known from its snapshot, or from its beginning, on.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -60,10 +60,11 @@ from eventstore.format.turn_events import (
     TurnReleased,
 )
 from eventstore.format.turn_expansion import expanded
-from projections.log_proof import UNSURE_SESSION, UNSURE_STATE, LogProof, doubts_of, is_continued
+from projections.log_proof import UNSURE_SESSION, UNSURE_STATE, LogProof, is_continued
 from projections.state import turn_fold
 from projections.state.client_history import ClientHistories
 from projections.state.destinations import Destinations
+from projections.state.format import ProjectionMark
 from projections.state.history_fold import HISTORY_EVENTS, add_to_history
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState, settle
@@ -360,33 +361,22 @@ class NodeState:
         self.begin = begin
         self.partial = begin > 1
 
-    def take_marks(
-        self,
-        checkpoints: Iterable[tuple[int, Position, int]],
-        cut: LogCut | None,
-        archived: tuple[Position, LogArchived] | None,
-        bridged: Position | None,
-        epoch: int = 0,
-        followed: Iterable[tuple[str, Position, str]] = (),
-        doubts: Iterable[Sequence[Any]] = (),
-        destinations: Iterable[Sequence[Any]] = (),
-        keys: Sequence[Any] = (),
-        doubtful: Iterable[str] = (),
-    ) -> None:
-        """Adopt the state in the projections' mark: see ``projections.state.format``."""
-        self.destinations.load(destinations)
-        if bridged:
-            self.destinations.bridged(bridged)
-        self.keys.load_mark(keys)
-        self.epoch = epoch
-        self.followed = {name: FollowedLog(through, link) for name, through, link in followed}
-        self.checkpoints = [Checkpoint(*one) for one in checkpoints]
+    def take_mark(self, mark: ProjectionMark) -> None:
+        """Adopt the state in the projections' mark."""
+        self.destinations.load(mark.destinations)
+        if mark.bridged:
+            self.destinations.bridged(mark.bridged)
+        self.keys.load_mark(mark.keys)
+        self.epoch = mark.epoch
+        self.followed = {name: FollowedLog(through, link) for name, through, link in mark.followed}
+        self.checkpoints = [Checkpoint(*values) for values in mark.checkpoints]
         if self.checkpoints:
             self.checkpoint = self.checkpoints[-1].number
-        self.cuts = [] if cut is None else [cut]
-        self.proof.doubts = doubts_of(doubts)
-        self.doubtful = dict.fromkeys(doubtful)
+        self.cuts = [] if mark.cut is None else [mark.cut]
+        self.proof.doubts = [*mark.doubts]
+        self.doubtful = dict.fromkeys(mark.doubtful)
         self.proof.cut(self.begin)
+        archived = mark.archived
         if archived is not None and archived[0] >> INDEX_BITS >= self.begin:
             self.archived = Archived(*archived)
 

@@ -162,12 +162,12 @@ def test_a_checkpoint_behind_a_hole_ends_the_uncertainty() -> None:
 
 @pytest.mark.parametrize(("names", "kept"), [(["a"], ["a"]), (["a" * 60_000] * 5, [""])])
 def test_a_mark_has_the_uncertain_sessions(names: list[str], kept: list[str]) -> None:
-    mark = ProjectionMark(6, "ab" * 32, 3, 1, doubtful=names)
+    doubts = folded((SALVAGED, 8, 4)).doubts
+    mark = ProjectionMark(6, "ab" * 32, 3, 1, doubts=doubts, doubtful=names)
     read = mark_of(StoredEntry(MARK, "", 0, 0, mark.body()))
     assert read.doubtful == kept
     node = NodeState()
-    node.take_marks((), None, None, None, doubts=[list(folded((SALVAGED, 8, 4)).doubts[0])],
-                    doubtful=read.doubtful)  # fmt: skip
+    node.take_mark(read)
     assert node.unsure_session("a") is not None
     assert (node.unsure_session("b") is None) == (kept == ["a"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from handmadelogs import HandMade, publish
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
 from playedpartitions import PARTITION_STEPS, PlayedPartitions
@@ -75,6 +75,7 @@ async def all_of(
     return [one async for one in MessageHistory(logs, topic_filter).between(part)]
 
 
+@example([("connect", "bob", 0), ("publish", "ann", 0)], 600, "#", None, 0.0, 1)  # within a turn
 @given(
     MANY,
     st.sampled_from([600, 1 << 20]),

@@ -28,7 +28,6 @@ from eventstore.reading.progress import silent
 from projections.past.event_reader import EventEntry, EventFilter, EventReader
 from projections.past.joined_state import (
     JoinedState,
-    LogChanges,
     LogState,
     StatesBetween,
     changes_in_logs,
@@ -423,7 +422,7 @@ def test_a_retained_message_that_some_logs_have_not_taken_is_a_change_of_the_oth
     old = facts(all=(1, 1), some=(2, 1))
     here = StatesBetween(as_of, as_of, old, facts(all=(3, 2), some=(2, 1), new=(4, 3)))
     there = StatesBetween(as_of, as_of, old, facts(all=(9, 2)))
-    found = joined_retained_changes([LogChanges("n-p0", here), LogChanges("n-p1", there)])
+    found = joined_retained_changes([("n-p0", here), ("n-p1", there)])
     assert found == [
         (("~", "all", 2), ("n-p0", "n-p1"), True),
         (("+", "new", 3), ("n-p0",), False),
