@@ -126,13 +126,14 @@ async def run_events(
         for source in logs.values():
             if wanted.follow and not source.live:
                 raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
-        for said in _beginnings(logs, await incomplete_logs(logs, wanted)):
-            write_notice(said)
+        for beginning in _beginnings(logs, await incomplete_logs(logs, wanted)):
+            write_notice(beginning)
         await write_clock_notes(logs, wanted.start, wanted.end)
         reader = MergedReader(
             logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
         )
-        printer = _LogPrinter(reader, as_json=as_json, payload=payload)
+        topics = {log: one.topics for log, one in reader.readers.items()}
+        printer = _LogPrinter(topics, as_json=as_json, payload=payload)
         ends, more = await points_at(logs, wanted.end, end_at), True
         if wanted.count is not None and wanted.start is None:
             count = wanted.count + wanted.brief
@@ -161,23 +162,13 @@ async def run_events(
             await _check_session(logs, wanted.session)
 
 
-async def _cut_off(logs: Mapping[str, LogSource], moment: PointSpec | None) -> list[str]:
-    """Return the logs of which a moment is before the beginning."""
-    found = []
-    for log, source in logs.items():
-        with naming_log(log):
-            if await cut_off(source, moment):
-                found.append(log)
-    return found
-
-
 async def _check_session(logs: Logs, session: str) -> None:
     """Raise NotFound if the logs have no event of a session."""
     reader = MergedReader(logs, lambda: EventFilter((), session), progress)
     ends = {log: LogPoint(source.last) for log, source in logs.items()}
     if not await reader.latest(1, ends, ended=True):
         cuts = [log for log, source in logs.items() if source.cut is not None]
-        cut = "".join(f"; {said}" for said in _beginnings(logs, cuts))
+        cut = "".join(f"; {beginning}" for beginning in _beginnings(logs, cuts))
         which = f"the logs {', '.join(logs)} have" if logs.several else "the log has"
         raise NotFound(f"{which} no session {text.name(session)}{cut}")
 
@@ -205,11 +196,16 @@ async def incomplete_logs(logs: Logs, wanted: Selection) -> list[str]:
     if _is_later(wanted.start, wanted.end):
         raise UsageError("--from is later than --to")
     logs.check_comparable(wanted.start, wanted.end)
-    deleted = await _cut_off(logs, wanted.end)
+    deleted, incomplete = [], []
+    for log, source in logs.items():
+        with naming_log(log):
+            if await cut_off(source, wanted.end):
+                deleted.append(log)
+            if log in deleted or await cut_off(source, wanted.start):
+                incomplete.append(log)
     if len(deleted) == len(logs):
         raise CutOff(f"these records were deleted: {'; '.join(_beginnings(logs, deleted))}")
-    incomplete = {*deleted, *await _cut_off(logs, wanted.start)}
-    return [log for log in logs if log in incomplete]
+    return incomplete
 
 
 async def _print_from(
@@ -245,69 +241,49 @@ async def _follow(reader: MergedReader, printer: "_LogPrinter") -> None:
 
 
 class _LogPrinter:
-    """Prints events of one or several logs."""
+    """Prints events of logs, which have names if there are several."""
 
-    def __init__(self, reader: MergedReader, *, as_json: bool, payload: bool) -> None:
-        width = max(len(short_name(log)) for log in reader.readers)
-        self._printers = {
-            log: _EventPrinter(one.topics, log, width, as_json=as_json, payload=payload)
-            for log, one in reader.readers.items()
-        }
+    def __init__(
+        self, topics: Mapping[str, MessageTopics], *, as_json: bool, payload: bool
+    ) -> None:
+        self._topics = topics
+        self._as_json, self._payload = as_json, payload
+        self._width = max(len(short_name(log)) for log in topics)
+        self._colours = has_colours(sys.stdout)
         self.printed = PrintedRecords()
 
     async def print(self, found: LogEntry) -> None:
         """Print one event; may read its log for the topics of its messages."""
-        self.printed.add(found.log, found.entry.at)
-        with naming_log(found.log):
-            await self._printers[found.log].print(found.entry)
-
-
-class _EventPrinter:
-    """Prints events of a log, which has a name if there are several."""
-
-    def __init__(
-        self,
-        topics: MessageTopics,
-        log: str = "",
-        width: int = 0,
-        *,
-        as_json: bool = False,
-        payload: bool = False,
-    ) -> None:
-        self._topics = topics
-        self._as_json, self._payload = as_json, payload
-        self._log = log
-        self._short = f" {short_name(log):<{width}}" if log else ""
-        self._colours = has_colours(sys.stdout)
-
-    async def print(self, entry: EventEntry) -> None:
-        """Print one event; may read the log for the topics of its messages."""
-        await self._topics.load(refs_of(entry.event))
+        log, entry = found
+        self.printed.add(log, entry.at)
+        topics = self._topics[log]
+        with naming_log(log):
+            await topics.load(refs_of(entry.event))
         if self._as_json:
-            line = text.json_line(
-                entry_object(entry, self._topics, self._log, payload=self._payload)
-            )
+            line = text.json_line(entry_object(entry, topics, log, payload=self._payload))
         else:
-            line = self._line(entry)
+            line = self._line(log, entry)
         sys.stdout.write(line + "\n")
 
-    def _painted(self, said: str, style: Style | None) -> str:
-        return painted(said, style, sys.stdout) if self._colours else said
+    def _painted(self, line: str, style: Style | None) -> str:
+        return painted(line, style, sys.stdout) if self._colours else line
 
-    def _line(self, entry: EventEntry) -> str:
+    def _line(self, log: str, entry: EventEntry) -> str:
         session = getattr(entry.event, "session", None)
         who = text.name(session, _SESSION_LIMIT) if session is not None else "-"
-        said = words(entry.event, self._topics, entry.jumped_ms)
+        what = words(entry.event, self._topics[log], entry.jumped_ms)
         if entry.cause:
-            said += f": {entry.cause}"
+            what += f": {entry.cause}"
         if self._payload:
-            said += payload_words(entry.event, entry.area)
+            what += payload_words(entry.event, entry.area)
         if entry.void:
-            said = f"void (its turn was not completed): {said}"
-        stamp = f"{text.clock(entry.time_ms)}{self._short} {format_position(entry.at):>8}"
-        stamp = self._painted(stamp, "dim")
+            what = f"void (its turn was not completed): {what}"
+        short = f" {short_name(log):<{self._width}}" if log else ""
+        stamp = self._painted(
+            f"{text.clock(entry.time_ms)}{short} {format_position(entry.at):>8}", "dim"
+        )
         style = "dim" if entry.void else event_style(entry.event)
-        return f"{stamp}  {who:<10} {self._painted(said, style)}"
+        return f"{stamp}  {who:<10} {self._painted(what, style)}"
 
 
 def entry_object(

@@ -2,7 +2,9 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from cli.common import text
 from cli.common.colour import has_colours, painted
@@ -33,7 +35,7 @@ from projections.past.log_stories import (
 from projections.past.lost_records import lost_before, lost_records
 from projections.past.message_search import message_at
 from projections.past.missing_message import explain_no_message
-from projections.past.story_text import TextStyle, log_story_lines, story_object
+from projections.past.story_text import log_story_lines, story_object
 
 
 @run_to_end
@@ -75,9 +77,8 @@ async def run_why(
             home, place = await _brought(logs, flags.node, origin, place)
         wanted = WantedMessages(topic, client, last, place, moment=moment)
         found = await find_messages(logs, home, wanted, progress)
-        forwards = [await _forwards(logs, story) for story in found]
-        origins = [await _origin(logs, story) for story in found]
-    _write(found, forwards, origins, flags.node, client, as_json=as_json)
+        ways = [await _way(logs, story) for story in found]
+    _write(found, ways, flags.node, client, as_json=as_json)
 
 
 async def _brought(
@@ -95,17 +96,21 @@ async def _brought(
     )
 
 
-async def _forwards(logs: Mapping[str, LogSource], story: LogStory) -> list[ForwardOutcome]:
-    """Return what destinations got of a message; copies of other logs are due to none."""
-    source = logs.get(story.log)
-    taken = (story.story.session or "").startswith(LOG_SESSION)
-    return [] if source is None or taken else await find_forwards(source, story.story)
+class _Way(NamedTuple):
+    """Where a message came from, and where it went, beside its history."""
+
+    origin: MessageOrigin | None
+    forwards: Sequence[ForwardOutcome]
 
 
-async def _origin(logs: Mapping[str, LogSource], story: LogStory) -> MessageOrigin | None:
-    """Return where a bridge of another foldmq brought a message from."""
-    source = logs.get(story.log)
-    return await find_origin(source, story.story.ref) if source is not None else None
+async def _way(logs: Mapping[str, LogSource], found: LogStory) -> _Way:
+    """Return the bridge that brought a message, and what destinations got of it."""
+    source, story = logs.get(found.log), found.story
+    if source is None:
+        return _Way(None, ())
+    taken = (story.session or "").startswith(LOG_SESSION)  # copies of other logs are due to none
+    forwards = [] if taken else await find_forwards(source, story)
+    return _Way(await find_origin(source, story.ref), forwards)
 
 
 async def find_messages(
@@ -156,44 +161,32 @@ async def find_messages(
     )
 
 
-def _on_stdout(said: str, style: TextStyle | None) -> str:
-    return painted(said, style, sys.stdout)
-
-
 def _write(
     found: list[LogStory],
-    forwards: list[list[ForwardOutcome]],
-    origins: list[MessageOrigin | None],
+    ways: list[_Way],
     node: str | None,
     client: str | None,
     *,
     as_json: bool,
 ) -> None:
     """Print histories; ``node`` is the log that has the session of the client."""
-    paint = _on_stdout if has_colours(sys.stdout) else None
+    paint = partial(painted, stream=sys.stdout) if has_colours(sys.stdout) else None
     now_ms = int(time.time() * 1000)
-    for number, one in enumerate(found):
+    for number, (story, (origin, forwards)) in enumerate(zip(found, ways, strict=True)):
         if as_json:
-            more = log_story_object(one, node, client)
-            if (origin := origins[number]) is not None:
+            more = log_story_object(story, node, client)
+            if origin is not None:
                 more["origin"] = origin.as_object()
-            if forwards[number]:
-                more["destinations"] = [outcome.as_object() for outcome in forwards[number]]
+            if forwards:
+                more["destinations"] = [outcome.as_object() for outcome in forwards]
             sys.stdout.write(text.json_line(more) + "\n")
             continue
-        log = one.log
-        if number:
-            sys.stdout.write("\n")
-        if log:
-            sys.stdout.write(f"log {log}\n")
-        for line in log_story_lines(one, node, client, now_ms, paint):
-            sys.stdout.write(line + "\n")
-        if (origin := origins[number]) is not None:
-            sys.stdout.write(f"  {origin.text()}\n")
-        for outcome in forwards[number]:
-            sys.stdout.write(f"  {outcome.text()}\n")
-            if outcome.there:
-                sys.stdout.write(f"  {outcome.there}\n")
+        lines = [*([""] if number else ()), *([f"log {story.log}"] if story.log else ())]
+        lines += log_story_lines(story, node, client, now_ms, paint)
+        lines += [f"  {origin.text()}"] if origin is not None else []
+        for outcome in forwards:
+            lines += [f"  {line}" for line in (outcome.text(), outcome.there) if line]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def log_story_object(found: LogStory, node: str | None, client: str | None) -> dict[str, object]:
