@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from playedlogs import FakeSource
@@ -51,6 +52,23 @@ class IndexedSource(FakeSource):
             if any(word in self._data[sequence] for word in words):
                 yield self.record(sequence)
             progressed(sequence)
+
+
+def node_of(records: Sequence[bytes]) -> Any:
+    """A node with a log that was written by hand."""
+    stored = [
+        SimpleNamespace(sequence=sequence, data=data) for sequence, data in enumerate(records, 1)
+    ]
+    return SimpleNamespace(log=SimpleNamespace(records=stored))
+
+
+def written(
+    records: Sequence[bytes], path: Path, indexed: float = 0, first: int = 1
+) -> IndexedSource:
+    """A log that was written by hand, and may begin with a later record; a share is indexed."""
+    source = IndexedSource(node_of(records), first, first)
+    last = round(indexed * source.last)
+    return use(source, build(source, path, last, 1)) if last >= first else source
 
 
 def as_log(source: IndexedSource) -> LogSource:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
-from playedlogs import MANY, played
+from playedlogs import CHECKPOINT, MANY, Steps, played
 from randomnode import Node
 
 from eventstore.errors import CorruptLog, CutOff
@@ -21,9 +21,6 @@ from projections.past.changed_states import ChangedStates
 from projections.past.replay import Origins, fold
 from projections.state.node_state import NodeState
 from projections.views.differences import StateFacts, state_facts
-
-Steps = list[tuple[str, str, int]]
-CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
 
 
 @pytest.fixture(autouse=True)

@@ -2,12 +2,10 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
-from indexedlogs import IndexedSource, as_log, build, use
+from indexedlogs import IndexedSource, as_log, written
 
 from actors.session.decisions import queueing
 from eventstore.format.event_parsing import Event
@@ -43,14 +41,7 @@ def stored(path: Path, indexed: float, *turns: list[Event]) -> IndexedSource:
     for events in turns:
         some = [one for one in events if isinstance(one, MessagePublished)]
         log.record(*events, payloads=[b"on" * one.count for one in some])
-    records = [
-        SimpleNamespace(sequence=sequence, data=data)
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
-    source = IndexedSource(node, 1, 1)
-    last = round(indexed * source.last)
-    return use(source, build(source, path, last, 1)) if last else source
+    return written(log.records, path, indexed)
 
 
 async def listed(source: IndexedSource, topic: str) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playedlogs import played
 from randomnode import TOPICS
 from test_publications import MANY, Recorded
 
@@ -87,10 +88,7 @@ def messages(portions: Iterable[LogPortion]) -> list[OutboxMessage]:
 def test_every_cursor_continues_where_it_is(
     steps: list[tuple[str, str, int]], max_record: int, filters: list[str]
 ) -> None:
-    node = Recorded(max_record)
-    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 5), *steps]:
-        getattr(node, step)(name, number)
-    node.finish()
+    node = played(steps, max_record, Recorded, 5)
     source = Source(
         [decode_record(one.sequence, one.data, whole_turns=True) for one in node.log.records]
     )

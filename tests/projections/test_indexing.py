@@ -2,10 +2,8 @@
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,10 +11,9 @@ from harness.examples import examples
 from harness.logs import LogBuilder
 from hypothesis import given
 from hypothesis import strategies as st
-from indexedlogs import STREAM, IndexedSource, as_log, build, listed, told, use
-from playedlogs import MANY, played
+from indexedlogs import STREAM, IndexedSource, as_log, build, listed, node_of, told, use
+from playedlogs import CHECKPOINT, MANY, Steps, fold_to, places, played, same
 from randomnode import NAMES, Node
-from specification import snapshot
 
 from cli.commands.why import find_messages
 from eventstore.errors import CutOff
@@ -32,7 +29,6 @@ from eventstore.format.events import (
 from eventstore.format.node_events import LogCut, RetainedSnapshot
 from eventstore.format.positions import (
     INDEX_BITS,
-    MAX_INDEX,
     Position,
     from_runs,
     index_of,
@@ -55,12 +51,8 @@ from projections.past.indexed_sessions import own_events, session_at
 from projections.past.log_stories import WantedMessages
 from projections.past.lost_records import lost_records
 from projections.past.message_search import find_stories
-from projections.past.replay import fold, head
-from projections.state.node_state import NodeState
 from protocol.mqtt.topics import matches
 
-Steps = list[tuple[str, str, int]]
-CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
 TOPIC_FILTERS = ["a", "a/b", "c", "w", "a/#", "+", "#", "a/+", "none"]
 
 
@@ -69,23 +61,6 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep many states, so that all ways to find one are taken, and always narrow topics."""
     monkeypatch.setattr(keys, "_RECORDS_BETWEEN", 3)
     monkeypatch.setattr(topic_records, "worth_reading", lambda _named, _others: True)
-
-
-def places(source: IndexedSource) -> Iterator[Position]:
-    """Every record, and every event in it."""
-    for sequence in range(source.begin, source.last + 1):
-        for index, _ in source.record(sequence).events():
-            yield position(sequence, index)
-        yield position(sequence, MAX_INDEX)
-
-
-def _node(log: LogBuilder) -> Any:
-    """A node with a log that was written by hand."""
-    records = [
-        SimpleNamespace(sequence=sequence, data=data)
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    return SimpleNamespace(log=SimpleNamespace(records=records))
 
 
 class _Compared:
@@ -107,17 +82,9 @@ class _Compared:
             if found is None:
                 continue
             known += 1
-            node = NodeState(self.plain.begin)
-            for sequence in range(self.plain.begin, point.sequence + 1):
-                record = self.plain.record(sequence)
-                if sequence == point.sequence and point.index != MAX_INDEX:
-                    record = head(record, point.index)
-                fold(node, record, name)
+            node = fold_to(self.plain, at, name)
             assert not node.partial, at
-            expected = node.sessions.peek(name)
-            assert (found.state is None) == (expected is None), at
-            if found.state is not None and expected is not None:
-                assert snapshot(found.state) == snapshot(expected), at
+            assert same(found.state, node.sessions.peek(name)), at
             assert found.carried == node.carried
         return known
 
@@ -253,7 +220,7 @@ def test_events_on_a_topic_cost_as_many_records_as_concern_it(
                     for at in range(start, start + 4)
                 )
             )
-    node = _node(log)
+    node = node_of(log.records)
     source, plain = IndexedSource(node), IndexedSource(node)
     use(source, build(source, tmp_path, source.last, 7))
     source.read = 0
@@ -294,7 +261,7 @@ def test_a_checkpoint_repeats_a_message_in_its_own_turn(tmp_path: Path) -> None:
     log.record(again(position(1, 0)), payloads=[b"x"], part=1)
     log.record(again(position(2, 0)), payloads=[b"x"])
     log.record(again(position(3, 0)), payloads=[b"x"])
-    compared = _Compared(_node(log), tmp_path, 1, 1, 1.0)
+    compared = _Compared(node_of(log.records), tmp_path, 1, 1, 1.0)
     for source in (compared.plain, compared.indexed):
         (story,) = asyncio.run(find_stories(as_log(source), ref=position(1, 0)))
         repeated = [step.at for step in story.steps if step.what == "repeated"]
@@ -456,7 +423,7 @@ def test_a_release_is_listed_for_its_topic(tmp_path: Path) -> None:
         log.record(MessagePublished("p", 2, False, [topic], [], [pid], 1, 0, 1), payloads=[b"x"])
     log.record(Released("p", [1], [position(2, 0)]))
     log.record(Released("p", [2], [position(3, 0)]))
-    source = IndexedSource(_node(log))
+    source = IndexedSource(node_of(log.records))
     for step, found in ((9, [2, 4]), (4, [2, 4, 5])):
         files = build(source, tmp_path / str(step), source.last, step, restart=True)
         index = LogIndex(files.segments, source.begin)

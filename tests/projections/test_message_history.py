@@ -11,6 +11,7 @@ from handmadelogs import HandMade, publish
 from hypothesis import example, given
 from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
+from playedlogs import played
 from playedpartitions import PARTITION_STEPS, PlayedPartitions
 from randomnode import NAMES, STEPS
 from recordednode import Effect, Recorded
@@ -45,14 +46,6 @@ MANY = st.lists(
     max_size=50,
 )
 LOG_FILTERS = st.sampled_from(["#", "a", "a/#", "+", "nothing"])
-
-
-def recorded(steps: list[tuple[str, str, int]], max_record: int) -> Recorded:
-    node = Recorded(max_record)
-    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 5), *steps]:
-        getattr(node, step)(name, number)
-    node.finish()
-    return node
 
 
 def seen(view: PublicationView) -> tuple[Any, ...]:
@@ -95,7 +88,7 @@ def test_the_messages_of_a_log(
     """Oldest first, newest first, and in pages, with and without an index, whole and cut."""
 
     async def check(place: str) -> None:
-        node = recorded(steps, max_record)
+        node = played(steps, max_record, Recorded, 5)
         whole = IndexedSource(node)
         first = 1 + int(cut * whole.last)
         if first > 1 and whole.record(first).part:
@@ -138,8 +131,8 @@ def test_the_messages_of_a_log(
 
 @given(PARTITION_STEPS)
 def test_each_message_of_several_logs_comes_once(steps: list[tuple[str, int, int]]) -> None:
-    played = PlayedPartitions(steps)
-    logs = {name: as_log(IndexedSource(node)) for name, node in played.logs.items()}
+    parts = PlayedPartitions(steps)
+    logs = {name: as_log(IndexedSource(node)) for name, node in parts.logs.items()}
 
     async def check() -> None:
         part = await history_range(logs)
@@ -149,7 +142,7 @@ def test_each_message_of_several_logs_comes_once(steps: list[tuple[str, int, int
             alone = await history_range({"": source})
             expected = await all_of({"": source}, "#", alone)
             assert [seen(one) for one in own] == [seen(one) for one in expected]
-        assert {one.publisher for one in views} <= {*played.names}
+        assert {one.publisher for one in views} <= {*parts.names}
         assert [one.time_ms for one in views] == sorted(one.time_ms for one in views)
         history, paged, left = MessageHistory(logs, "#"), list[PublicationView](), part
         while page := await history.latest(3, left):

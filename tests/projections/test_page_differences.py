@@ -8,8 +8,7 @@ from typing import cast
 
 import pytest
 from harness.logs import LogBuilder
-from indexedlogs import IndexedSource, build, use
-from randomnode import Node
+from indexedlogs import IndexedSource, build, node_of, use
 
 from cli.logs import next_commands
 from cli.web import state_diffs
@@ -57,14 +56,7 @@ def devices(count: int) -> IndexedSource:
         MessagePublished("d001", 1, True, ["state/d001"], [], [2], 3, 0, 1), payloads=[b"off"]
     )
     log.record(MessagePublished("d002", 1, True, ["state/d002"], [], [2], 0, 0, 1), payloads=[b""])
-    node = Node(600)
-    node.log.records = [
-        type("Stored", (), {"sequence": sequence, "data": data})()
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    source = IndexedSource(node)
-    source.require_whole = lambda: None  # type: ignore[attr-defined]
-    return source
+    return IndexedSource(node_of(log.records))
 
 
 def compare(source: IndexedSource, before: int, after: int, log: str = "") -> StateDiff:

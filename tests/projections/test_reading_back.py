@@ -4,14 +4,12 @@ import asyncio
 import itertools
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
 from hypothesis import given
 from hypothesis import strategies as st
-from indexedlogs import IndexedSource, as_log, build, listed, use
+from indexedlogs import IndexedSource, as_log, build, listed, node_of, use
 from playedlogs import MANY, played
 from randomnode import NAMES
 
@@ -55,12 +53,7 @@ def source(tmp_path: Path) -> IndexedSource:
     for number in range(_LATER):
         log.record(Queued("d", "#", 1, [log.at(_OWN + 4 + number, 0)], 1))
         log.record(Expired("d", "#", [log.at(_OWN + 4 + number, 0)], 1))
-    records = [
-        SimpleNamespace(sequence=sequence, data=data)
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
-    found = IndexedSource(node)
+    found = IndexedSource(node_of(log.records))
     use(found, build(found, tmp_path, found.last - 9, 50))
     found.asked, found.read = [], 0
     return found

@@ -1,16 +1,23 @@
 """The states of the web page's slider equal those of a full fold, at every position."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from playedlogs import MANY, FakeSource, as_source, played
+from playedlogs import (
+    CHECKPOINT,
+    MANY,
+    FakeSource,
+    as_source,
+    fold_to,
+    places,
+    played,
+    same,
+)
 from randomnode import NAMES, Node
-from specification import snapshot
 
 from eventstore.format.positions import (
     INDEX_BITS,
@@ -22,7 +29,7 @@ from eventstore.format.positions import (
 )
 from eventstore.reading.log_points import LogPoint
 from projections.past import session_history as module
-from projections.past.replay import Replay, fold, head
+from projections.past.replay import Replay
 from projections.past.session_history import SessionHistory
 from projections.state.node_state import NodeState
 from projections.state.session import SessionState
@@ -41,37 +48,13 @@ def grown(fake: FakeSource, name: str, *stops: int) -> SessionHistory:
 
 def full_fold(fake: FakeSource, name: str, at: Position) -> SessionState | None:
     """What `foldmq replay --at` folds."""
-    return fold_to(fake, name, at).sessions.peek(name)
-
-
-def fold_to(fake: FakeSource, name: str, at: Position) -> NodeState:
-    node = NodeState(fake.begin)
-    for sequence in range(fake.begin, min(sequence_of(at), fake.last) + 1):
-        record = fake.record(sequence)
-        if sequence == sequence_of(at) and index_of(at) != MAX_INDEX:
-            record = head(record, index_of(at))
-        fold(node, record, name)
-    return node
+    return fold_to(fake, at, name).sessions.peek(name)
 
 
 def replayed(fake: FakeSource, name: str, at: Position) -> NodeState:
     replay = Replay(as_source(fake), sequence_of(at), name)
     asyncio.run(replay.to(LogPoint(sequence_of(at), index_of(at))))
     return replay.state
-
-
-def same(found: SessionState | None, expected: SessionState | None) -> bool:
-    if found is None or expected is None:
-        return found is expected
-    return bool(snapshot(found) == snapshot(expected))
-
-
-def places(fake: FakeSource) -> Iterator[Position]:
-    """Every record, and every event in it."""
-    for sequence in range(fake.begin, fake.last + 1):
-        for index, _ in fake.record(sequence).events():
-            yield position(sequence, index)
-        yield position(sequence, MAX_INDEX)
 
 
 @given(steps=MANY, max_record=st.sampled_from([600, 1 << 20]), name=st.sampled_from(NAMES[:2]))
@@ -102,8 +85,7 @@ def test_behind_lost_records_it_is_that_of_a_full_fold(
     tmp_path: Path, steps: list[tuple[str, str, int]], name: str, lost: list[int]
 ) -> None:
     """Also behind a checkpoint that repeats the state, and where the hole explains an event."""
-    checkpoint = [("end_turn", "ann", 1)] + [("checkpoint", "ann", 0)] * 2 + [("end_turn", "a", 1)]
-    whole = FakeSource(played([*steps, *checkpoint, *steps[:20]], 600))
+    whole = FakeSource(played([*steps, *CHECKPOINT, *steps[:20]], 600))
     gone = sorted({2 + one % max(1, whole.last - 2) for one in lost} or {2})
     fake = whole.salvaged(tmp_path, *gone)
     with pytest.MonkeyPatch.context() as patch:
@@ -156,8 +138,7 @@ def test_going_back_and_forth_meets_every_event(
 def test_a_log_that_begins_with_a_checkpoint_gives_the_same_history(
     steps: list[tuple[str, str, int]], name: str
 ) -> None:
-    checkpoint = [("end_turn", "ann", 1)] + [("checkpoint", "ann", 0)] * 2 + [("end_turn", "a", 1)]
-    node = played([*steps, *checkpoint, *steps], 600)
+    node = played([*steps, *CHECKPOINT, *steps], 600)
     for one in node.live.checkpoints[:1]:
         whole, cut = FakeSource(node), FakeSource(node, one.begun >> INDEX_BITS)
         history = grown(cut, name)

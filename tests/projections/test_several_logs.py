@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from indexedlogs import IndexedSource
+from indexedlogs import IndexedSource, as_log
 from playedlogs import MANY, FakeSource, as_source, played
 from playedpartitions import PARTITION_STEPS, PlayedPartitions
 from randomnode import NAMES
@@ -43,13 +43,6 @@ from projections.state.retained import RetainedMessage
 from projections.views.differences import StateFacts, retained_changes, sessions_changed
 
 
-class WholeSource(IndexedSource):
-    """A log in memory that can be folded."""
-
-    def require_whole(self) -> None:
-        """Accept the log."""
-
-
 class GrowingSource(FakeSource):
     """A log in memory of which first only some records are there."""
 
@@ -80,10 +73,6 @@ async def points_in_logs(logs: Mapping[str, LogSource], time_ms: int | None) -> 
         log: LogPoint(source.last if time_ms is None else await last_until(source, time_ms))
         for log, source in logs.items()
     }
-
-
-def whole(source: WholeSource) -> LogSource:
-    return cast("LogSource", source)
 
 
 # --------------------------------------------------------------------------------- events
@@ -148,8 +137,8 @@ def test_merged_events_are_those_of_each_log_by_time(
 
 def test_only_the_next_event_of_each_log_is_read() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 20
-    fakes = {f"n-p{at}": WholeSource(played(steps, 1 << 20)) for at in range(3)}
-    sources = {log: whole(fake) for log, fake in fakes.items()}
+    fakes = {f"n-p{at}": IndexedSource(played(steps, 1 << 20)) for at in range(3)}
+    sources = {log: as_log(fake) for log, fake in fakes.items()}
 
     async def read() -> int:
         starts = dict.fromkeys(sources, LogPoint(1, 0))
@@ -343,8 +332,8 @@ def test_states_and_changes_are_those_of_each_log(
     steps: list[tuple[str, int, int]], shares: tuple[float, float]
 ) -> None:
     node = PlayedPartitions(steps)
-    fakes = {log: WholeSource(one) for log, one in node.logs.items()}
-    sources = {log: whole(fake) for log, fake in fakes.items()}
+    fakes = {log: IndexedSource(one) for log, one in node.logs.items()}
+    sources = {log: as_log(fake) for log, fake in fakes.items()}
     times = sorted(
         fake.record(sequence).time_ms
         for fake in fakes.values()
@@ -432,7 +421,7 @@ def test_a_retained_message_that_some_logs_have_not_taken_is_a_change_of_the_oth
 
 def test_a_log_that_cannot_be_folded_is_named() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 4
-    logs = {f"n-p{at}": WholeSource(played(steps, 600)) for at in range(2)}
+    logs = {f"n-p{at}": IndexedSource(played(steps, 600)) for at in range(2)}
 
     def short() -> None:
         raise CorruptLog(9, "is missing")
@@ -441,7 +430,7 @@ def test_a_log_that_cannot_be_folded_is_named() -> None:
     with pytest.raises(CorruptLog, match=r"^log n-p1: the log is damaged: record 9 is missing"):
         asyncio.run(
             fold_logs(
-                {log: whole(one) for log, one in logs.items()},
+                {log: as_log(one) for log, one in logs.items()},
                 dict.fromkeys(logs, LogPoint(1)),
                 silent,
             )
