@@ -14,10 +14,10 @@ from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress, few_collections, silent
-from projections.past.live_state import LivePage, LiveState, digest_number
+from projections.past.live_state import LivePage, LiveState
 from projections.past.replay import fold
 from projections.past.stored_projections import StoredProjections
-from projections.state.digests import retained_digest, session_digest
+from projections.state.digests import digest_number, retained_digest, session_digest
 from projections.state.format import ProjectionMark
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.node_state import NodeState

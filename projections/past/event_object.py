@@ -27,8 +27,7 @@ from eventstore.format.positions import (
 )
 from eventstore.format.sealing import SealedArea
 from eventstore.format.stored_properties import on_clock
-from projections.past.erasure_text import ERASURE_WORDS
-from projections.past.event_text import first_payloads
+from projections.past.event_text import ERASURE_WORDS, first_payloads
 from projections.past.message_story import topic_of
 from projections.views.replay_view import position_fields
 from projections.views.session_view import Published, Topics

@@ -1,8 +1,8 @@
 """Events of the log as text."""
 
 import itertools
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
 
 from eventstore import display
 from eventstore.format.destination_events import (
@@ -11,6 +11,14 @@ from eventstore.format.destination_events import (
     ForwardLost,
     ForwardRefused,
     OriginTaken,
+)
+from eventstore.format.erasure_events import (
+    COPIES,
+    FOLLOWED,
+    Erased,
+    ErasureRequested,
+    KeysSnapshot,
+    TopicsKeyed,
 )
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -29,6 +37,7 @@ from eventstore.format.events import (
     SubscriptionDenied,
     WillArmed,
 )
+from eventstore.format.name_entries import topic_shown
 from eventstore.format.node_events import (
     BrokerStarted,
     CheckpointCompleted,
@@ -62,7 +71,6 @@ from eventstore.reasons import (
     resend_text,
 )
 from projections.log_proof import cause, unproven_end
-from projections.past.erasure_text import ERASURE_WORDS
 from projections.views.replay_view import opened_text, place_text, reached_text
 from projections.views.session_text import options_text
 from projections.views.session_view import Topics
@@ -437,6 +445,46 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
         return what
     cause = f": {leader_text(event.cause)}" if event.cause else ""
     return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
+
+
+_CAUSES: Final = {
+    "restored": ", as before the log was restored",
+    "keep": ", by personal_keep",
+    FOLLOWED: ", as in another log",
+    COPIES: ", as it had contents of another log that are erased there",
+}
+
+
+def _keyed(topics: Sequence[str], keys: Sequence[Run]) -> str:
+    """Return topics with the numbers of their keys."""
+    pairs = zip(topics, from_runs(keys), strict=True)
+    shown = (f"{display.name(topic_shown(topic))} (key {key})" for topic, key in pairs)
+    return position_text.several(shown, len(topics))
+
+
+def _erasure_requested(event: ErasureRequested, _: Any) -> str:
+    ended = ", periods that had ended" if event.before_ms else ""
+    topics = _keyed(event.topics, event.keys)
+    return (
+        f"erasure {event.erasure} requested by {display.name(event.by)}"
+        f"{_CAUSES.get(event.cause, '')}{ended}: {topics}"
+    )
+
+
+def _keys_snapshot(event: KeysSnapshot, _: Any) -> str:
+    if not event.topics:
+        return f"no topic has a key; the last one was {event.highest}"
+    return f"keys of topics: {_keyed(event.topics, event.keys)}"
+
+
+ERASURE_WORDS: Final[dict[type, Callable[..., str]]] = {
+    TopicsKeyed: lambda event, _: f"sealed from here on: {_keyed(event.topics, event.keys)}",
+    KeysSnapshot: _keys_snapshot,
+    ErasureRequested: _erasure_requested,
+    Erased: lambda event, _: (
+        f"erasure {event.erasure} done: {display.count_of(event.keys, 'key')} destroyed"
+    ),
+}
 
 
 _WORDS: dict[str, Callable[[Any, Topics], str]] = {

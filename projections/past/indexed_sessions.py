@@ -25,7 +25,7 @@ from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from projections.past.lost_records import lost_records
-from projections.past.state_cache import DeniedFilters
+from projections.past.subscriber_state import DeniedFilters
 from projections.past.topic_lookup import carriers_in
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.session import SessionState

@@ -41,7 +41,7 @@ from projections.past.lost_records import is_salvage, lost_records
 from projections.past.message_story import MessageStory, topic_of
 from projections.past.receiver_past import add_receiver_past
 from projections.past.story_builder import StoryBuilder
-from projections.past.subscriber_state import DeniedFilter, describe_subscriber
+from projections.past.subscriber_state import describe_subscriber
 from projections.past.topic_lookup import topic_matcher
 from projections.past.topic_records import TopicRecords
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
@@ -175,9 +175,9 @@ async def _add_subscriber_state(
         if state is None and not await sessions.covers(story.effective_at):
             continue
         begin = position(source.begin, 0)
-        rows = [DeniedFilter(*row) for row in denied.rows() if row[2] >= begin]
+        filters = [each for each in denied.filters() if each.at >= begin]
         own = story.session == client
-        story.subscriber = describe_subscriber(state, story.topic, rows, own=own)
+        story.subscriber = describe_subscriber(state, story.topic, filters, own=own)
 
 
 async def _latest(

@@ -144,7 +144,7 @@ async def _denied(source: LogSource, client: str, last: int) -> list[DeniedFilte
         if not one.index.empty and not await sessions.covers(position(last, 0)):
             raise BadIndex("the index does not cover the session")
         _, denied = await sessions.before(client, position(last, MAX_INDEX))
-        return [DeniedFilter(*row) for row in denied.rows()]
+        return denied.filters()
 
     return sorted(await asked_of(source, ask), key=attrgetter("at"))
 

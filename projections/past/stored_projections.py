@@ -15,8 +15,7 @@ from eventstore.nats.jetstream import read_bounds, request_stream
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.polling import Polling
 from eventstore.reading.progress import Progress, silent
-from projections.past.live_state import digest_number
-from projections.state.digests import digest, retained_digest
+from projections.state.digests import digest, digest_number, retained_digest
 from projections.state.format import (
     GONE,
     HISTORY,

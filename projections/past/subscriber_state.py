@@ -7,7 +7,9 @@ from difflib import SequenceMatcher
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from eventstore.format.positions import Position
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import Subscribed, SubscriptionDenied
+from eventstore.format.positions import Position, from_runs
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.subscription_options import NO_LOCAL
 from protocol.mqtt.topic_trie import FilterTrie
@@ -20,6 +22,8 @@ _ALIKE: Final = 0.8
 """Lowest similarity, from 0 to 1, at which a filter counts as similar to a topic."""
 _MAX_COMPARED: Final = 1000
 _MAX_ALIKE: Final = 3
+_MAX_DENIED: Final = 1000
+"""Number of a session's denied filters that are kept with its state, the latest ones."""
 
 
 class Recorded(Protocol):
@@ -40,6 +44,30 @@ class DeniedFilter(NamedTuple):
     """Reason code of the SUBACK."""
     at: Position
     time_ms: int
+
+
+class DeniedFilters:
+    """The filters that a session was denied and not granted since."""
+
+    def __init__(self, saved: Iterable[Sequence[Any]] = ()) -> None:
+        """Begin with the values of some :class:`DeniedFilter`."""
+        self._denied = {values[0]: DeniedFilter(*values) for values in saved}
+
+    def take(self, event: Event, at: Position, time_ms: int) -> None:
+        """Process an event of the session."""
+        if isinstance(event, SubscriptionDenied):
+            for name, code in zip(event.filters, from_runs(event.reasons), strict=True):
+                self._denied.pop(name, None)
+                self._denied[name] = DeniedFilter(name, code, at, time_ms)
+            while len(self._denied) > _MAX_DENIED:
+                del self._denied[next(iter(self._denied))]
+        elif isinstance(event, Subscribed):
+            for name, _ in event.filters:
+                self._denied.pop(name, None)
+
+    def filters(self) -> list[DeniedFilter]:
+        """Return them, the latest last."""
+        return list(self._denied.values())
 
 
 class EarlierSession(NamedTuple):

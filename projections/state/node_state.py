@@ -62,10 +62,13 @@ from eventstore.format.turn_events import (
 from eventstore.format.turn_expansion import expanded
 from projections.log_proof import UNSURE_SESSION, UNSURE_STATE, LogProof, is_continued
 from projections.state import turn_fold
-from projections.state.client_history import ClientHistories
+from projections.state.client_history import (
+    HISTORY_EVENTS,
+    ClientHistories,
+    add_to_history,
+)
 from projections.state.destinations import Destinations
 from projections.state.format import ProjectionMark
-from projections.state.history_fold import HISTORY_EVENTS, add_to_history
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState, settle
 from projections.state.session_table import SessionTable
