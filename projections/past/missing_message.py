@@ -1,6 +1,6 @@
 """Possible reasons why a log records no message on a topic."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -103,8 +103,8 @@ def _unrecorded_reason(past: ClientPast, topic: str, *, then: bool) -> str:
 
 async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
     """Return the filters for a topic that a client was denied, and its drops as a slow reader."""
-    named, shared, unnamed = _Unread(), _Unread(), _Unread()
     covers = partial(matches, topic)
+    unread: dict[str, list[EventEntry]] = {note: [] for note in _NOTES}
     async for entry in _drops(source, topic, client, last):
         event = entry.event
         if (
@@ -113,27 +113,27 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
             and may_concern(event, covers)
         ):
             if not event.topics or len(event.topics) >= MAX_DROPPED_TOPICS:
-                unnamed.add(entry, event)
+                note = _UNNAMED
             else:
-                (named if all(map(covers, event.topics)) else shared).add(entry, event)
+                note = "" if all(map(covers, event.topics)) else _SHARED
+            unread[note].append(entry._replace(area=memoryview(b""), record=None))
     filters = {
-        one.filter: (one.code, place_of(one))
-        for one in await _denied(source, client, last)
-        if covers(split_share(one.filter)[1]) or matches(split_share(one.filter)[1], topic)
+        each.filter: each
+        for each in await _denied(source, client, last)
+        if covers(split_share(each.filter)[1]) or matches(split_share(each.filter)[1], topic)
     }
     who = display.name(client)
     found = [
-        f"{who} was denied {display.name(name)} at {place}: {denial_text(code)}"
-        for name, (code, place) in islice(reversed(filters.items()), _MAX_ALIKE)
+        f"{who} was denied {display.name(name)} at {place_of(each)}: {denial_text(each.code)}"
+        for name, each in islice(reversed(filters.items()), _MAX_ALIKE)
     ]
-    for unread, note in (
-        (named, ""),
-        (shared, ": the log only records the total for these topics"),
-        (unnamed, ": the log does not record the topic of each"),
-    ):
-        if unread.count:
-            found.append(unread.text(who) + note)
+    found += [_unread_text(who, entries) + note for note, entries in unread.items() if entries]
     return found
+
+
+_SHARED: Final = ": the log only records the total for these topics"
+_UNNAMED: Final = ": the log does not record the topic of each"
+_NOTES: Final = ("", _SHARED, _UNNAMED)
 
 
 async def _denied(source: LogSource, client: str, last: int) -> list[DeniedFilter]:
@@ -169,30 +169,18 @@ async def _drops(
         yield entry
 
 
-class _Unread:
-    """Messages that were dropped because a client did not read."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._latest = ""
-        self._topics: dict[str, None] = {}
-
-    def add(self, entry: EventEntry, event: MessageDropped) -> None:
-        """Count the messages of an event."""
-        self.count += event.count
-        self._latest = place_of(entry)
-        if len(event.topics) < MAX_DROPPED_TOPICS:
-            self._topics.update(dict.fromkeys(event.topics))
-
-    def text(self, who: str) -> str:
-        """Return what was dropped, for a sentence."""
-        topics = position_text.several(map(display.name, self._topics), len(self._topics))
-        on = f" on {topics}" if self._topics else ""
-        were = "was" if self.count == 1 else "were"
-        return (
-            f"{display.count_of(self.count, 'message')}{on} {were} dropped for {who}, the last at "
-            f"{self._latest}, because it did not read (max_outbound_bytes)"
-        )
+def _unread_text(who: str, entries: Sequence[EventEntry]) -> str:
+    """Return which messages were dropped because a client did not read, for a sentence."""
+    events = [entry.event for entry in entries if isinstance(entry.event, MessageDropped)]
+    count = sum(event.count for event in events)
+    named = [event for event in events if len(event.topics) < MAX_DROPPED_TOPICS]
+    topics = dict.fromkeys(topic for event in named for topic in event.topics)
+    on = f" on {position_text.several(map(display.name, topics), len(topics))}" if topics else ""
+    were = "was" if count == 1 else "were"
+    return (
+        f"{display.count_of(count, 'message')}{on} {were} dropped for {who}, the last at "
+        f"{place_of(entries[-1])}, because it did not read (max_outbound_bytes)"
+    )
 
 
 async def _refused(source: LogSource, topic: str, last: int) -> list[str]:

@@ -1,6 +1,6 @@
 """What the log records of a receiver besides a message: its earlier session, and unnamed drops."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from eventstore.format.event_parsing import Event, entries
@@ -217,26 +217,23 @@ async def _unread_drops(
     sequence = sequence_of(story.effective_at)
     (record,) = (one for one in await source.some([sequence]) if one.sequence == sequence)
     until = record.time_ms + _STEPS_MS
-    at, time_ms, count, messages = 0, 0, 0, 0
-    alike = 0
-    """Number of the messages among them on its topic."""
-    single = True
-    """Whether each of the drops names its topic alone."""
-    last = sequence
     topic = story.topic or ""
+    drops: list[tuple[Record, int, MessageDropped]] = []
+    messages = alike = 0
+    """Number of messages for the session in the turn, and of those on the topic."""
+    last = sequence
     async for part in source.records(sequence - record.part, source.last):
-        for index, event in part.events():
-            if _is_unread(event, client, topic):
-                at, time_ms = position(part.sequence, index), part.time_ms
-                count += event.count
-                single = single and len(event.topics) == 1
-            else:
-                messages += _matching(event, subscriber)
-                alike += _on_topic(event, topic)
+        drops += _unread_in(part, client, topic)
+        for _, event in part.events():
+            topics = _topics_of(event)
+            alike += topics.count(topic)
+            messages += entries(event) if isinstance(event, Released) else 0
+            messages += sum(_is_matched(name, subscriber) for name in topics)
         last = part.sequence
         if part.last:
             break
-    if not (count and messages) and last < source.last:
+    single = all(len(event.topics) == 1 for _, _, event in drops)
+    if not (drops and messages) and last < source.last:
         # A message to many receivers is sent in steps, in later turns.
         messages = alike = 0
         turns = TurnAssembler()
@@ -244,16 +241,23 @@ async def _unread_drops(
             if record.time_ms > until:
                 break
             for part in turns.take(record)[1]:
-                if not any(raw["e"] == "MessageDropped" for raw in part.raw_events):
-                    continue
-                for index, event in part.events():
-                    if _is_unread(event, client, topic):
-                        at, time_ms = position(part.sequence, index), part.time_ms
-                        count += event.count
-    if not count:
+                drops += _unread_in(part, client, topic)
+    if not drops:
         return None
-    limits = await _limits(source, sequence_of(at))
-    return UnreadDrops(at, time_ms, count, (single and alike) or messages, limits)
+    part, index, _ = drops[-1]
+    at, dropped = position(part.sequence, index), sum(event.count for _, _, event in drops)
+    limits = await _limits(source, part.sequence)
+    return UnreadDrops(at, part.time_ms, dropped, (single and alike) or messages, limits)
+
+
+def _unread_in(
+    part: Record, client: str, topic: str
+) -> Iterator[tuple[Record, int, MessageDropped]]:
+    """Yield the drops of a record that may be of a message on a topic, not read by a client."""
+    if any(raw["e"] == "MessageDropped" for raw in part.raw_events):
+        for index, event in part.events():
+            if _is_unread(event, client, topic):
+                yield part, index, event
 
 
 def may_concern(event: MessageDropped, matches: Callable[[str], bool]) -> bool:
@@ -276,28 +280,15 @@ def _is_unread(event: Event, client: str, topic: str) -> TypeGuard[MessageDroppe
     )
 
 
-def _on_topic(event: Event, topic: str) -> int:
-    """Return how many messages on a topic take effect with an event that names their topics."""
+def _topics_of(event: Event) -> list[str]:
+    """Return the topic of each message that takes effect with an event that names topics."""
     if not isinstance(event, MessagePublished) or (event.qos == 2 and not event.will):
-        return 0
-    return sum(topic_of(event, offset) == topic for offset in range(event.count))
+        return []
+    return [topic_of(event, offset) for offset in range(event.count)]
 
 
-def _matching(event: Event, subscriber: SubscriberState) -> int:
-    """Return how many messages for a session take effect with an event."""
-    if isinstance(event, Released):
-        return entries(event)
-    if not isinstance(event, MessagePublished) or (event.qos == 2 and not event.will):
-        return 0
-    filters = [one for one, _ in subscriber.filters]
-    known: dict[str, bool] = {}
-    found = 0
-    for offset in range(event.count):
-        topic = topic_of(event, offset)
-        if topic not in known:
-            known[topic] = any(matches(one, topic) for one in filters)
-        found += known[topic]
-    return found
+def _is_matched(topic: str, subscriber: SubscriberState) -> bool:
+    return any(matches(topic_filter, topic) for topic_filter, _ in subscriber.filters)
 
 
 async def _limits(source: LogSource, last: int) -> Mapping[str, Any] | None:

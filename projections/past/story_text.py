@@ -37,28 +37,17 @@ Paint: TypeAlias = Callable[[str, TextStyle | None], str]
 
 _LISTED: Final = 10
 """Maximum sessions of a message that are listed."""
-_OUTCOMES = {
-    "queued": "still queued",
-    "in_flight": "in flight: sent, not acknowledged",
-    "releasing": "in flight: received (PUBREC), waiting for PUBCOMP",
-    "acknowledged": "acknowledged",
-    "refused": "refused by the client",
-    "assigned": "assigned to a member of the shared subscription",
-    "returned": "returned to the shared subscription",
-    "expired": "expired in the queue",
-    "dropped": "dropped",
-    "gone": "not delivered: the session ended before",
-}
-
-_COPY_STYLES: dict[str, TextStyle] = {
-    "queued": "yellow",
-    "in_flight": "yellow",
-    "releasing": "yellow",
-    "acknowledged": "green",
-    "refused": "red",
-    "expired": "red",
-    "dropped": "red",
-    "gone": "red",
+_OUTCOMES: dict[str, tuple[str, TextStyle | None]] = {
+    "queued": ("still queued", "yellow"),
+    "in_flight": ("in flight: sent, not acknowledged", "yellow"),
+    "releasing": ("in flight: received (PUBREC), waiting for PUBCOMP", "yellow"),
+    "acknowledged": ("acknowledged", "green"),
+    "refused": ("refused by the client", "red"),
+    "assigned": ("assigned to a member of the shared subscription", None),
+    "returned": ("returned to the shared subscription", None),
+    "expired": ("expired in the queue", "red"),
+    "dropped": ("dropped", "red"),
+    "gone": ("not delivered: the session ended before", "red"),
 }
 _SHORT = {"in_flight": "in flight", "releasing": "in flight", "gone": "session ended"}
 _FOUND = {
@@ -191,7 +180,7 @@ def _matched(story: MessageStory, paint: Paint) -> str:
     if not story.copies:
         return "  recorded for no session (QoS 0 deliveries are not recorded)"
     shown = (
-        f"{display.name(copy.session, 40)} ({paint(_short(copy), _COPY_STYLES.get(copy.outcome))})"
+        f"{display.name(copy.session, 40)} ({paint(_short(copy), _OUTCOMES[copy.outcome][1])})"
         for copy in story.copies[:_LISTED]
     )
     more = len(story.copies) - _LISTED
@@ -211,7 +200,7 @@ def _has_expired(story: MessageStory, now_ms: int) -> bool:
 
 def _copy_lines(copy: DeliveryCopy, paint: Paint, *, expired: bool) -> Iterator[str]:
     """Yield the delivery of a message to one session."""
-    outcome = paint(_outcome(copy, expired=expired), _COPY_STYLES.get(copy.outcome))
+    outcome = paint(_outcome(copy, expired=expired), _OUTCOMES[copy.outcome][1])
     origin = "as a retained message, " if copy.retain else ""
     shared = copy.session.startswith(SHARE)  # each member has its own QoS
     granted = f" at QoS {copy.qos}" if copy.qos and not shared else ""
@@ -237,7 +226,7 @@ def _outcome(copy: DeliveryCopy, *, expired: bool) -> str:
     if copy.outcome == "refused" and last is not None:
         how = "not sent again" if last.detail in _BY_THE_BROKER else "not accepted"
         return f"{how}: {_code_text(last.detail)}"
-    return _OUTCOMES[copy.outcome]
+    return _OUTCOMES[copy.outcome][0]
 
 
 def _code_text(code: str) -> str:
