@@ -264,12 +264,19 @@ class EventReader:
         self._selected = selected
 
     async def entries(
-        self, start: LogPoint, end: LogPoint, turns: TurnAssembler, *, ended: bool
+        self,
+        start: LogPoint,
+        end: LogPoint,
+        turns: TurnAssembler,
+        *,
+        ended: bool,
+        follows: bool = False,
     ) -> AsyncGenerator[EventEntry, None]:
         """Yield the selected events between two points.
 
-        ``turns`` contains the parts of an incomplete turn; ``ended``: nothing follows the end, so
-        that such a turn is void. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+        ``turns`` contains the parts of an incomplete turn; ``ended``: nothing follows the last
+        record, so that such a turn is void; ``follows``: the next call goes on with ``turns``.
+        Raises CorruptLog, UnreadableEvent or CutMeanwhile.
         """
         if start.sequence <= end.sequence:
             async for record in self._selected.records(self.source, start.sequence, end.sequence):
@@ -280,9 +287,10 @@ class EventReader:
                 for part in complete:
                     async for entry in self.selected(part, start, end, void=False):
                         yield entry
-        for part in turns.rest() if ended else ():
-            async for entry in self.selected(part, start, end, void=True):
-                yield entry
+        for part, void in () if follows else await parts_left(self.source, turns, end.sequence):
+            if ended or not void:
+                async for entry in self.selected(part, start, end, void=void):
+                    yield entry
 
     async def latest(
         self, count: int, end: LogPoint, turns: TurnAssembler, *, ended: bool, begin: int = 0
@@ -300,12 +308,8 @@ class EventReader:
             start, newest = LogPoint(first, 0), last is end
             own = turns if newest else TurnAssembler(anywhere=True)
             found: deque[EventEntry] = deque(maxlen=count - len(chosen))
-            async for entry in self.entries(start, last, own, ended=False):
+            async for entry in self.entries(start, last, own, ended=ended or not newest):
                 found.append(entry)
-            for part, void in await parts_left(source, own, last.sequence):
-                if ended or not newest or not void:
-                    async for entry in self.selected(part, start, last, void=void):
-                        found.append(entry)
             chosen[:0] = found
             last, block = LogPoint(first - 1), 2 * block
         return chosen

@@ -161,10 +161,11 @@ class MergedReader:
         return due
 
     async def _read(
-        self, log: str, start: LogPoint, end: LogPoint, *, ended: bool
+        self, log: str, start: LogPoint, end: LogPoint, *, ended: bool, follows: bool = False
     ) -> AsyncGenerator[EventEntry, None]:
         with naming_log(log):
-            found = self.readers[log].entries(start, end, self._turns[log], ended=ended)
+            turns = self._turns[log]
+            found = self.readers[log].entries(start, end, turns, ended=ended, follows=follows)
             async with contextlib.aclosing(found):
                 async for entry in found:
                     yield entry
@@ -174,6 +175,6 @@ class MergedReader:
     ) -> AsyncGenerator[EventEntry, None]:
         """Yield new events, and note that they were; ends early if the log was cut meanwhile."""
         with contextlib.suppress(CutMeanwhile):
-            async for entry in self._read(log, start, end, ended=False):
+            async for entry in self._read(log, start, end, ended=False, follows=True):
                 yield entry
             self._done[log] = end.sequence

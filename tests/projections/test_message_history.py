@@ -19,7 +19,7 @@ from recordednode import Effect, Recorded
 from eventstore.errors import CutOff, UsageError
 from eventstore.format.events import Released
 from eventstore.format.node_events import LogCut, MessagesCarried
-from eventstore.format.positions import parse_position, position, sequence_of
+from eventstore.format.positions import index_of, parse_position, position, sequence_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.moments import parse_moment
@@ -87,7 +87,7 @@ def test_the_messages_of_a_log(
 ) -> None:
     """Oldest first, newest first, and in pages, with and without an index, whole and cut."""
 
-    async def check(place: str) -> None:
+    async def check(directory: str) -> None:
         node = played(steps, max_record, Recorded, 5)
         whole = IndexedSource(node)
         first = 1 + int(cut * whole.last)
@@ -96,7 +96,7 @@ def test_the_messages_of_a_log(
         source = IndexedSource(node, first)
         if indexed is not None:
             share = max(first, int(indexed * source.last))
-            use(source, build(source, Path(place), share, 3))
+            use(source, build(source, Path(directory), share, 3))
         matches = topic_matcher(topic_filter)
         begin = position(first, 0)
         expected = [
@@ -121,12 +121,15 @@ def test_the_messages_of_a_log(
             assert await all_of(logs, topic_filter, after) == [
                 one for one in views if one.position > middle
             ]
+        for view in views[:count]:
+            place = {"": LogPoint(sequence_of(view.position), index_of(view.position))}
+            assert await all_of(logs, topic_filter, HistoryRange(place, place)) == [view]
         latest = {one.topic: one for one in views}
         found = await last_messages(logs, topic_filter, part)
         assert found == [latest[topic] for topic in sorted(latest)]
 
-    with tempfile.TemporaryDirectory() as place:
-        asyncio.run(check(place))
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(check(directory))
 
 
 @given(PARTITION_STEPS)
