@@ -1,6 +1,5 @@
 """The changes between two records, found with the index, are those of two folds of the log."""
 
-import asyncio
 import tempfile
 from pathlib import Path
 
@@ -104,22 +103,22 @@ RANDOM = {
 
 
 @given(**RANDOM)
-def test_changes_are_those_of_two_folds(
+async def test_changes_are_those_of_two_folds(
     steps: Steps, max_record: int, step: int, share: float
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         source = indexed(played(steps, max_record), Path(place), 1, step, share)
-        known = asyncio.run(compare_all(source))
+        known = await compare_all(source)
         assert known > 0 or source.index.empty
 
 
 @pytest.mark.slow
 @given(**RANDOM, more=MANY)
-def test_changes_of_a_log_that_was_cut(
+async def test_changes_of_a_log_that_was_cut(
     steps: Steps, max_record: int, step: int, share: float, more: Steps
 ) -> None:
     node = played([*steps, *CHECKPOINT, *more], max_record)
     for checkpoint in node.live.checkpoints[:1]:
         with tempfile.TemporaryDirectory() as place:
             first = checkpoint.begun >> INDEX_BITS
-            asyncio.run(compare_all(indexed(node, Path(place), first, step, share)))
+            await compare_all(indexed(node, Path(place), first, step, share))

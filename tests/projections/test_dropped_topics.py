@@ -1,6 +1,5 @@
 """Drops of messages that never had a position: found by the topics that their events name."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -67,7 +66,7 @@ async def listed(source: IndexedSource, topic: str) -> list[str]:
         ("cellar", []),
     ],
 )
-def test_a_topic_lists_the_drops_that_name_it(
+async def test_a_topic_lists_the_drops_that_name_it(
     tmp_path: Path, indexed: float, topic: str, expected: list[str]
 ) -> None:
     source = stored(
@@ -75,13 +74,13 @@ def test_a_topic_lists_the_drops_that_name_it(
         [SessionOpened("p", False, False, 4)], [published("hall/door")], [DENIED], [UNREAD],
         [UNNAMED],
     )  # fmt: skip
-    assert asyncio.run(listed(source, topic)) == expected
+    assert await listed(source, topic) == expected
 
 
 @SHARES
-def test_a_drop_is_no_message_on_its_topic(tmp_path: Path, indexed: float) -> None:
+async def test_a_drop_is_no_message_on_its_topic(tmp_path: Path, indexed: float) -> None:
     source = stored(tmp_path, indexed, [published("hall/door")], [DENIED], [UNREAD])
-    found = asyncio.run(find_stories(as_log(source), topic_filter="hall/door"))
+    found = await find_stories(as_log(source), topic_filter="hall/door")
     assert [one.ref for one in found] == [position(1, 0)]
 
 
@@ -113,7 +112,7 @@ def test_an_event_names_some_distinct_topics() -> None:
     ],
     ids=["another topic", "its topic", "its topic alone", "one of two", "some of many topics"],
 )
-def test_why_uses_the_topics_of_a_drop(
+async def test_why_uses_the_topics_of_a_drop(
     tmp_path: Path, drop: MessageDropped, topics: list[str], said: str
 ) -> None:
     begun: list[list[Event]] = [
@@ -121,7 +120,7 @@ def test_why_uses_the_topics_of_a_drop(
         [Subscribed("c", [("hall/+", 0)])],
     ]
     source = stored(tmp_path, 0, *begun, [published(*topics), drop])
-    (one,) = asyncio.run(find_stories(as_log(source), ref=position(3, 0), client="c"))
+    (one,) = await find_stories(as_log(source), ref=position(3, 0), client="c")
     (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
     assert (f"{said} this one" in line) if said else ("which is not recorded" in line)
 

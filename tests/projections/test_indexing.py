@@ -63,6 +63,10 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_records, "worth_reading", lambda _named, _others: True)
 
 
+def segments_in(place: str) -> list[Path]:
+    return sorted(Path(place).glob("*.index"))
+
+
 class _Compared:
     """A log with an index, and the same log without."""
 
@@ -134,37 +138,37 @@ INDEXED = {
 
 
 @given(**INDEXED)
-def test_states_of_sessions(steps: Steps, max_record: int, step: int, share: float) -> None:
+async def test_states_of_sessions(steps: Steps, max_record: int, step: int, share: float) -> None:
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
         known = len(list(places(compared.plain)))
         for name in NAMES:
-            assert asyncio.run(compared.states(name)) == known
+            assert await compared.states(name) == known
 
 
 @pytest.mark.slow
 @given(**INDEXED)
-def test_events_of_sessions_and_topics(
+async def test_events_of_sessions_and_topics(
     steps: Steps, max_record: int, step: int, share: float
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
-        asyncio.run(compared.events())
+        await compared.events()
 
 
 @pytest.mark.slow
 @given(**INDEXED, client=st.sampled_from(NAMES))
-def test_stories_of_messages(
+async def test_stories_of_messages(
     steps: Steps, max_record: int, step: int, share: float, client: str
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
-        asyncio.run(compared.stories(client))
+        await compared.stories(client)
 
 
 @pytest.mark.slow
 @given(**INDEXED, more=MANY, client=st.sampled_from(NAMES))
-def test_a_log_that_was_cut(
+async def test_a_log_that_was_cut(
     steps: Steps, max_record: int, step: int, share: float, more: Steps, client: str
 ) -> None:
     node = played([*steps, *CHECKPOINT, *more], max_record)
@@ -172,14 +176,14 @@ def test_a_log_that_was_cut(
         first = checkpoint.begun >> INDEX_BITS
         with tempfile.TemporaryDirectory() as place:
             compared = _Compared(node, Path(place), first, step, share)
-            asyncio.run(compared.states(client))
-            asyncio.run(compared.events())
-            asyncio.run(compared.stories(client))
+            await compared.states(client)
+            await compared.events()
+            await compared.stories(client)
 
 
 @pytest.mark.slow
 @given(steps=MANY, more=MANY, step=st.integers(1, 4), data=st.data())
-def test_older_segments_are_removed(
+async def test_older_segments_are_removed(
     steps: Steps, more: Steps, step: int, data: st.DataObject
 ) -> None:
     node = played([*steps, *CHECKPOINT, *more], 600)
@@ -190,12 +194,12 @@ def test_older_segments_are_removed(
         files.shrink(1 << 40, first)
         use(compared.indexed, files)
         for name in NAMES:
-            asyncio.run(compared.states(name))
-        asyncio.run(compared.events())
-        asyncio.run(compared.stories("ann"))
+            await compared.states(name)
+        await compared.events()
+        await compared.stories("ann")
 
 
-def test_events_on_a_topic_cost_as_many_records_as_concern_it(
+async def test_events_on_a_topic_cost_as_many_records_as_concern_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record has messages on 40 topics, to which ten later records refer."""
@@ -225,31 +229,31 @@ def test_events_on_a_topic_cost_as_many_records_as_concern_it(
     use(source, build(source, tmp_path, source.last, 7))
     source.read = 0
     for wanted, count in ((EventFilter(topic="t/7"), 40), (EventFilter(topic="t/+"), 1600)):
-        found = asyncio.run(listed(source, wanted, 1))
+        found = await listed(source, wanted, 1)
         assert len(found) == count
         if count == 40:
             assert len(set(source.asked)) == 40
             assert source.read == 0
-    assert len(asyncio.run(listed(plain, EventFilter(topic="t/7"), 1))) == 40
+    assert len(await listed(plain, EventFilter(topic="t/7"), 1)) == 40
     latest = IndexedSource(node)
     use(latest, build(latest, tmp_path / "again", latest.last, 7))
-    last = asyncio.run(listed(latest, EventFilter(topic="t/7"), latest.last - 10))
+    last = await listed(latest, EventFilter(topic="t/7"), latest.last - 10)
     assert len(last) == 2
     assert len(set(latest.asked)) <= 12, "the older ones are not read for the latest"
 
 
-def test_a_turn_of_several_records_ends_a_session() -> None:
+async def test_a_turn_of_several_records_ends_a_session() -> None:
     """The publisher returns with a new session, in a turn that one record cannot hold."""
     node = played([("publish", "ann", 2), *CHECKPOINT, ("connect", "ann", 0)], 600)
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(node, Path(place), 1, 1, 1.0)
         assert not compared.plain.record(5).last
-        asyncio.run(compared.stories("ann"))
-        (story,) = asyncio.run(find_stories(as_log(compared.indexed), ref=position(3, 0)))
+        await compared.stories("ann")
+        (story,) = await find_stories(as_log(compared.indexed), ref=position(3, 0))
         assert [step.what for step in story.steps] == ["discarded"]
 
 
-def test_a_checkpoint_repeats_a_message_in_its_own_turn(tmp_path: Path) -> None:
+async def test_a_checkpoint_repeats_a_message_in_its_own_turn(tmp_path: Path) -> None:
     """The turn of a message is split; another part of it repeats the message, and is repeated."""
 
     def again(ref: Position) -> RetainedSnapshot:
@@ -263,21 +267,21 @@ def test_a_checkpoint_repeats_a_message_in_its_own_turn(tmp_path: Path) -> None:
     log.record(again(position(3, 0)), payloads=[b"x"])
     compared = _Compared(node_of(log.records), tmp_path, 1, 1, 1.0)
     for source in (compared.plain, compared.indexed):
-        (story,) = asyncio.run(find_stories(as_log(source), ref=position(1, 0)))
+        (story,) = await find_stories(as_log(source), ref=position(1, 0))
         repeated = [step.at for step in story.steps if step.what == "repeated"]
         assert repeated == [position(record, 0) for record in (2, 3, 4)]
 
 
 @pytest.mark.slow
 @given(steps=MANY, step=st.integers(1, 4), data=st.data())
-def test_a_damaged_index_gives_no_wrong_answer(
+async def test_a_damaged_index_gives_no_wrong_answer(
     steps: Steps, step: int, data: st.DataObject
 ) -> None:
     """Any byte of any file may change, and any file may be missing or cut short."""
     node = played(steps, 600)
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(node, Path(place), 1, step, 1.0)
-        paths = sorted(one for one in Path(place).iterdir() if one.suffix == ".index")
+        paths = segments_in(place)
         if not paths:
             return
         path = data.draw(st.sampled_from(paths), label="file")
@@ -298,9 +302,9 @@ def test_a_damaged_index_gives_no_wrong_answer(
         except BadIndex:
             return
         use(compared.indexed, files)
-        asyncio.run(compared.states("ann"))
-        asyncio.run(compared.events())
-        asyncio.run(compared.stories("ann"))
+        await compared.states("ann")
+        await compared.events()
+        await compared.stories("ann")
 
 
 def test_a_record_that_was_replaced_is_noticed() -> None:
@@ -321,18 +325,18 @@ def test_a_record_that_was_replaced_is_noticed() -> None:
         )
 
 
-def test_another_log_with_the_name_is_not_taken_for_it() -> None:
+async def test_another_log_with_the_name_is_not_taken_for_it() -> None:
     one = played([("publish", "ann", 1), ("end_turn", "ann", 1)], 1 << 20)
     two = played([("publish", "ann", 2), ("end_turn", "ann", 1)], 1 << 20)
     with tempfile.TemporaryDirectory() as place:
         build(IndexedSource(one), Path(place), 1, 1).close()
         for log, empty in ((one, False), (two, True)):
-            source = asyncio.run(with_index(as_log(IndexedSource(log)), Path(place)))
+            source = await with_index(as_log(IndexedSource(log)), Path(place))
             assert source.index.empty == empty
 
 
 @pytest.mark.slow
-def test_many_small_segments_become_few() -> None:
+async def test_many_small_segments_become_few() -> None:
     node = Node(1 << 20)
     node.connect("ann", 1)
     for number in range(75):
@@ -342,9 +346,9 @@ def test_many_small_segments_become_few() -> None:
     node.finish()
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(node, Path(place), 1, 3, 1.0)
-        assert len(list(Path(place).glob("*.index"))) < 20
-        asyncio.run(compared.states("ann"))
-        asyncio.run(compared.stories("ann"))
+        assert len(segments_in(place)) < 20
+        await compared.states("ann")
+        await compared.stories("ann")
 
 
 @given(steps=MANY, more=MANY)

@@ -112,14 +112,12 @@ def test_nothing_outside_of_the_bounds_is_shown(
     assert sorted(at for at, _, _ in found) == [at for at in places if first <= at <= last]
 
 
-def test_the_searched_range_is_shown() -> None:
+async def test_the_searched_range_is_shown() -> None:
     node = played([("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 40, 1 << 20)
     fake = FakeSource(node)
     wanted = Selection(session="nobody")
-    page = asyncio.run(
-        find_page(
-            as_source(fake), wanted, 5, None, backwards=True, payload=False, clock=ticking(10.0)
-        )
+    page = await find_page(
+        as_source(fake), wanted, 5, None, backwards=True, payload=False, clock=ticking(10.0)
     )
     assert page.timed_out
     assert page.rows == []

@@ -77,7 +77,7 @@ async def all_of(
     st.sampled_from([0.0, 0.3]),
     st.integers(1, 12),
 )
-def test_the_messages_of_a_log(
+async def test_the_messages_of_a_log(
     steps: list[tuple[str, str, int]],
     max_record: int,
     topic_filter: str,
@@ -129,7 +129,7 @@ def test_the_messages_of_a_log(
         assert found == [latest[topic] for topic in sorted(latest)]
 
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(check(directory))
+        await check(directory)
 
 
 @given(PARTITION_STEPS)
@@ -166,16 +166,13 @@ CARRIED = [
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_a_released_message_whose_record_was_cut_has_its_content(first: int) -> None:
-    async def check() -> None:
-        logs = {"": as_log(HandMade(CARRIED, first, cut_at=3))}
-        views = await all_of(logs, "a", await history_range(logs))
-        assert [(one.position, one.payload) for one in views] == [
-            (position(4, 0), b"one"),
-            (position(5, 0), b"two"),
-        ]
-
-    asyncio.run(check())
+async def test_a_released_message_whose_record_was_cut_has_its_content(first: int) -> None:
+    logs = {"": as_log(HandMade(CARRIED, first, cut_at=3))}
+    views = await all_of(logs, "a", await history_range(logs))
+    assert [(one.position, one.payload) for one in views] == [
+        (position(4, 0), b"one"),
+        (position(5, 0), b"two"),
+    ]
 
 
 def times_of(start: str | None, until: str | None, *, first: int = 1) -> HistoryRange:

@@ -1,6 +1,5 @@
 """The last events of a log are found without reading other records."""
 
-import asyncio
 import itertools
 import tempfile
 from pathlib import Path
@@ -64,41 +63,39 @@ def cost(source: IndexedSource) -> int:
     return len(source.asked) + source.read
 
 
-def test_the_last_events_of_a_session(source: IndexedSource) -> None:
+async def test_the_last_events_of_a_session(source: IndexedSource) -> None:
     reader = EventReader(as_log(source), EventFilter((), "c"))
     turns = TurnAssembler(anywhere=True)
-    found = asyncio.run(reader.latest(2, LogPoint(source.last), turns, ended=True))
+    found = await reader.latest(2, LogPoint(source.last), turns, ended=True)
     assert [entry.event.e for entry in found] == ["Subscribed", "SessionClosed"]
     assert cost(source) <= _FEW
 
 
-def test_a_page_of_the_last_events_of_a_session(source: IndexedSource) -> None:
+async def test_a_page_of_the_last_events_of_a_session(source: IndexedSource) -> None:
     wanted = Selection(session="c")
-    page = asyncio.run(find_page(as_log(source), wanted, 3, None, backwards=True, payload=False))
+    page = await find_page(as_log(source), wanted, 3, None, backwards=True, payload=False)
     assert len(page.rows) == 3
     assert cost(source) <= _FEW
 
 
-def test_a_page_of_a_topic_ends_in_time(source: IndexedSource) -> None:
+async def test_a_page_of_a_topic_ends_in_time(source: IndexedSource) -> None:
     """Each look at the clock takes a second; all 400 messages are on topics of the filter."""
     ticks = itertools.count()
-    page = asyncio.run(
-        find_page(
-            as_log(source),
-            Selection(topic="bench/#"),
-            1000,
-            None,
-            backwards=False,
-            payload=False,
-            clock=lambda: float(next(ticks)),
-        )
+    page = await find_page(
+        as_log(source),
+        Selection(topic="bench/#"),
+        1000,
+        None,
+        backwards=False,
+        payload=False,
+        clock=lambda: float(next(ticks)),
     )
     assert page.timed_out
     assert cost(source) <= 2 * _FEW + 9
 
 
-def test_the_last_session_of_a_client(source: IndexedSource) -> None:
-    (story,) = asyncio.run(find_stories(as_log(source), topic_filter="bench/3", client="c"))
+async def test_the_last_session_of_a_client(source: IndexedSource) -> None:
+    (story,) = await find_stories(as_log(source), topic_filter="bench/3", client="c")
     assert story.subscriber is not None
     assert story.subscriber.earlier is not None
     assert story.subscriber.earlier.at == position(_OWN + 3, 0)
@@ -113,7 +110,7 @@ def test_the_last_session_of_a_client(source: IndexedSource) -> None:
     count=st.sampled_from([1, 3, 50]),
     share=st.sampled_from([0, 0.5, 1]),
 )
-def test_the_last_events_are_those_of_the_whole_log(
+async def test_the_last_events_are_those_of_the_whole_log(
     steps: list[tuple[str, str, int]],
     max_record: int,
     session: str | None,
@@ -122,14 +119,12 @@ def test_the_last_events_are_those_of_the_whole_log(
 ) -> None:
     selected = EventFilter((), session)
     source = IndexedSource(played(steps, max_record))
-    whole = asyncio.run(listed(source, selected, 1))
+    whole = await listed(source, selected, 1)
     with tempfile.TemporaryDirectory() as directory:
         files = build(source, Path(directory) / "index", round(share * source.last), 3)
         use(source, files)
         turns = TurnAssembler(anywhere=True)
-        last = asyncio.run(
-            EventReader(as_log(source), EventFilter((), session)).latest(
-                count, LogPoint(source.last), turns, ended=True
-            )
+        last = await EventReader(as_log(source), EventFilter((), session)).latest(
+            count, LogPoint(source.last), turns, ended=True
         )
     assert [(one.at, one.time_ms, one.event, one.void) for one in last] == whole[-count:]

@@ -149,7 +149,7 @@ def test_sessions_of_the_broker_have_no_connection() -> None:
     assert hole.pause.cause == "not_known"
 
 
-def test_counts_of_topics() -> None:
+async def test_counts_of_topics() -> None:
     steps = [
         at(n, publish(b"x" * n, topic=topic))
         for n, topic in enumerate(["a", "a/b", "a/c", "a/b"], 1)
@@ -159,13 +159,13 @@ def test_counts_of_topics() -> None:
     async def ask(levels: int) -> list[Any]:
         return await topic_counts(logs, "#", await history_range(logs), levels)
 
-    found = asyncio.run(ask(0))
+    found = await ask(0)
     assert [(one.topic, one.messages, one.bytes, one.last_ms) for one in found] == [
         ("a", 1, 1, 1000),
         ("a/b", 2, 6, 4000),
         ("a/c", 1, 3, 3000),
     ]
-    grouped = asyncio.run(ask(1))
+    grouped = await ask(1)
     assert [(one.topic, one.topics, one.messages, one.last_ms) for one in grouped] == [
         ("a", 1, 1, 1000),
         ("a/#", 2, 3, 4000),
