@@ -107,7 +107,7 @@ async def check_states(played: PlayedPartitions, found: Mapping[str, IndexedSour
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 5)
 @given(
     steps=PARTITION_STEPS,
     step=st.integers(1, 6),

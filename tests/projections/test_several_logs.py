@@ -305,7 +305,7 @@ def check_state(joined: JoinedState, alone: dict[str, NodeState]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 3)
 @given(steps=PARTITION_STEPS, shares=st.tuples(*[st.sampled_from([0.1, 0.5, 0.9])] * 2))
 def test_states_and_changes_are_those_of_each_log(
     steps: list[tuple[str, int, int]], shares: tuple[float, float]
