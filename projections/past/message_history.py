@@ -38,7 +38,7 @@ from eventstore.reading.publications import (
 )
 from projections.past.event_reader import EventFilter
 from projections.past.merged_events import LogEntry, MergedReader
-from projections.past.topic_lookup import MessageTopics, carriers_in, topic_matcher
+from projections.past.topic_lookup import Carriers, MessageTopics, topic_matcher
 from projections.views.publication_view import PublicationView
 
 if TYPE_CHECKING:
@@ -212,9 +212,8 @@ class MessageContents:
 
     def __init__(self, source: LogSource, progress: Progress = silent) -> None:
         self._source = source
-        self._progress = progress
         self._store = MessageStore(_CONTENT)
-        self._carriers: Mapping[int, list[int]] | None = None
+        self._carriers = Carriers(source, progress)
 
     async def load(self, refs: Sequence[Position]) -> list[Message | None]:
         """Return messages; None for one that the log no longer has.
@@ -225,21 +224,11 @@ class MessageContents:
         missing = {ref >> INDEX_BITS for ref, message in found.items() if message is None}
         if missing:
             loaded = MessageStore(1 << 62)
-            for record in await self._source.some(await self._records_of(missing)):
+            for record in await self._source.some(sorted(await self._carriers.of(missing))):
                 loaded.add_record(record)
                 self._store.add_record(record)
             found = {ref: message or loaded.get(ref) for ref, message in found.items()}
         return [found[ref] for ref in refs]
-
-    async def _records_of(self, sequences: set[int]) -> list[int]:
-        """Return the records that have the messages of some records, which may have been cut."""
-        first = self._source.first
-        gone = {sequence for sequence in sequences if sequence < first}
-        if gone and self._carriers is None:
-            self._carriers = await carriers_in(self._source, self._progress)
-        carriers = self._carriers or {}
-        carried = {at for one in gone for at in carriers.get(one, ()) if at >= first}
-        return sorted((sequences - gone) | carried)
 
 
 class MessageHistory:

@@ -206,7 +206,9 @@ class StoryBuilder:
             self._delivered(event, at, ms)
         elif isinstance(event, Queued):
             for offset, story in self._concerned(from_runs(event.refs)):
-                copy = self._new_copy(story, event)
+                copy = self._copies.begin(
+                    story, event.session, event.filter, event.qos, retain=event.retain
+                )
                 copy.steps.append(StoryStep(at + offset, ms, "queued"))
         elif isinstance(event, (Redelivered, Acked, Received, Refused, Completed, Returned)):
             self._copies.answered(event, at, ms)
@@ -351,22 +353,28 @@ class StoryBuilder:
 
     # ------------------------------------------------------------- its copies
 
-    def _new_copy(self, story: MessageStory, event: Delivered | Queued) -> DeliveryCopy:
-        return self._copies.begin(
-            story, event.session, event.filter, event.qos, retain=event.retain
-        )
+    def _copy_of(
+        self,
+        story: MessageStory,
+        event: Delivered | Expired | Assigned | MessageDropped,
+        topic_filter: str,
+        outcome: DeliveryOutcome | None,
+        *,
+        retain: bool = False,
+    ) -> DeliveryCopy:
+        """Return the copy for a subscription that has come to this, or a new one."""
+        for copy in story.copies:
+            known = copy.session, copy.filter, copy.outcome
+            if known == (event.session, topic_filter, outcome):
+                return copy
+        return self._copies.begin(story, event.session, topic_filter, 0, retain=retain)
 
     def _delivered(self, event: Delivered, at: Position, ms: int) -> None:
         pids: list[int] = []
         for offset, story in self._concerned(from_runs(event.refs)):
             pids = pids or from_runs(event.pids)
-            copy = (
-                _copy_of(story, event.session, event.filter, "queued")
-                if event.queued >= 0
-                else None
-            )
-            if copy is None:
-                copy = self._new_copy(story, event)
+            before: DeliveryOutcome | None = "queued" if event.queued >= 0 else None
+            copy = self._copy_of(story, event, event.filter, before, retain=event.retain)
             copy.outcome = "in_flight"
             copy.qos = event.qos
             self._copies.sent(copy, pids[offset])
@@ -383,9 +391,7 @@ class StoryBuilder:
     ) -> None:
         """Follow a copy that leaves or skips the queue without being sent to the client."""
         for offset, story in self._concerned(from_runs(event.refs)):
-            copy = _copy_of(story, event.session, topic_filter, "queued")
-            if copy is None:
-                copy = self._copies.begin(story, event.session, topic_filter, 0, retain=False)
+            copy = self._copy_of(story, event, topic_filter, "queued")
             copy.outcome = what
             copy.steps.append(StoryStep(at + offset, ms, what, 0, detail))
             self._copies.settle(copy)
@@ -401,9 +407,7 @@ class StoryBuilder:
     def _dropped(self, event: MessageDropped, at: Position, ms: int) -> None:
         for _, story in self._concerned(from_runs(event.refs)):
             before: DeliveryOutcome = "queued" if event.queued >= 0 else "in_flight"
-            copy = _copy_of(story, event.session, event.filter, before)
-            if copy is None:
-                copy = self._copies.begin(story, event.session, event.filter, 0, retain=False)
+            copy = self._copy_of(story, event, event.filter, before)
             copy.outcome = "dropped"
             copy.steps.append(StoryStep(at, ms, "dropped", 0, event.reason, self._limits))
             self._copies.settle(copy)
@@ -445,13 +449,3 @@ def _describe(story: MessageStory, event: MessagesCarried | RetainedSnapshot, of
     if story.topic is None:
         story.topic = topic_of(event, offset)
         story.size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
-
-
-def _copy_of(
-    story: MessageStory, session: str, topic_filter: str, outcome: DeliveryOutcome
-) -> DeliveryCopy | None:
-    """Return the copy of a message for a subscription that has come to this."""
-    for copy in story.copies:
-        if (copy.session, copy.filter, copy.outcome) == (session, topic_filter, outcome):
-            return copy
-    return None

@@ -79,9 +79,9 @@ class MessageTopics:
         progress: Progress = silent,
     ) -> None:
         self._source = source
-        self._progress = progress
-        self._carriers = carriers
-        self._thorough = thorough
+        if carriers is None and not thorough:
+            carriers = {}
+        self._carriers = Carriers(source, progress, carriers)
         self._records: OrderedDict[int, list[_Held]] = OrderedDict()
         self._count = 0
 
@@ -125,18 +125,9 @@ class MessageTopics:
     async def load(self, refs: Iterable[Position]) -> None:
         """Load the messages with these positions. Raises CorruptLog or CutMeanwhile."""
         unknown = {ref >> INDEX_BITS for ref in refs if self.get(ref) is None}
-        first = self._source.first
-        gone = {sequence for sequence in unknown if sequence < first}
-        if gone and self._carriers is None:
-            self._carriers = (
-                await carriers_in(self._source, self._progress) if self._thorough else {}
-            )
-        wanted = unknown - gone
-        for sequence in gone:
-            carriers = self._carriers.get(sequence, ()) if self._carriers else ()
-            wanted.update(at for at in carriers if at >= first)
+        records = await self._carriers.of(unknown)
         # One by one: a set difference with the keys would iterate over all held records.
-        missing = sorted(sequence for sequence in wanted if sequence not in self._records)
+        missing = sorted(sequence for sequence in records if sequence not in self._records)
         for start in range(0, len(missing), _LOAD):
             for record in await self._source.some(missing[start : start + _LOAD]):
                 self.note(position(record.sequence, 0), record.events(), record.time_ms)
@@ -155,6 +146,31 @@ class MessageTopics:
         size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
         client = event.session if isinstance(event, MessagePublished) else None
         return Published(topic_of(event, offset), size, time_ms, client, copied_ms)
+
+
+class Carriers:
+    """Where messages are: in their own records, or in those that repeat them after a cut."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        progress: Progress = silent,
+        carriers: Mapping[int, list[int]] | None = None,
+    ) -> None:
+        """``carriers``: see :class:`MessageTopics`; None: the log is searched for them."""
+        self._source = source
+        self._progress = progress
+        self._carriers = carriers
+
+    async def of(self, sequences: set[int]) -> set[int]:
+        """Return the records that have the messages of some records; raises as ``carriers_in``."""
+        first = self._source.first
+        deleted = {sequence for sequence in sequences if sequence < first}
+        if deleted and self._carriers is None:
+            self._carriers = await carriers_in(self._source, self._progress)
+        carriers = self._carriers or {}
+        repeated = (at for sequence in deleted for at in carriers.get(sequence, ()))
+        return (sequences - deleted) | {at for at in repeated if at >= first}
 
 
 async def carriers_in(
