@@ -100,14 +100,14 @@ class ProgressLine:
         self._next = 0.0
         self._shown = False
 
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def __call__(self, what: str, finished: int, total: int) -> None:
         """Show how many of ``total`` bytes or records are done."""
         now = time.monotonic()
         if not self._terminal or now < self._next:
             return
         self._next = now + _UPDATE_SECONDS
         self._shown = True
-        percent = 100 * done // total if total else 100
+        percent = 100 * finished // total if total else 100
         self._stream.write(f"\r{what}: {percent:3} % of {total:,} ")
         self._stream.flush()
 

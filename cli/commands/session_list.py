@@ -35,8 +35,8 @@ async def run_sessions(
     sort = _OTHER_NAMES.get(sort or "", sort)
     if connected and older_than is not None:
         raise UsageError("--connected and --older-than cannot be combined")
-    wanted = session_selection(match, connected, older_than)
-    rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
+    selection = session_selection(match, connected, older_than)
+    rows, total, brokers = await fetch(flags, "sessions", selection, sort, _BY_BROKER, limit)
     if sort in (None, "client"):
         rows.sort(key=lambda row: str(row["session"]))
     elif sort == "offline":
@@ -53,25 +53,25 @@ def session_selection(
     match: str | None, connected: bool | None, older_than: str | None
 ) -> dict[str, Any]:
     """Return the query parameters for these sessions; raises UsageError."""
-    wanted: dict[str, Any] = {}
+    selection: dict[str, Any] = {}
     if match is not None:
-        wanted["match"] = match
+        selection["match"] = match
     if connected is not None:
-        wanted["connected"] = connected
+        selection["connected"] = connected
     if older_than is not None:
-        wanted["offline_s"] = age(older_than)
-    return wanted
+        selection["offline_s"] = age(older_than)
+    return selection
 
 
-def age(given: str) -> float:
+def age(typed: str) -> float:
     """Parse a duration in seconds; raises UsageError with the expected form."""
     try:
-        found = seconds(given)
+        span = seconds(typed)
     except ValueError as error:
-        raise UsageError(f'--older-than "{text.escaped(given)}" {error}') from None
-    if not isinstance(found, float):
-        raise UsageError(f'--older-than "{text.escaped(given)}" must be a positive time')
-    return found
+        raise UsageError(f'--older-than "{text.escaped(typed)}" {error}') from None
+    if not isinstance(span, float):
+        raise UsageError(f'--older-than "{text.escaped(typed)}" must be a positive time')
+    return span
 
 
 def session_columns(sort: str = "") -> list[Column[Row]]:

@@ -62,39 +62,39 @@ class ChangedStates:
         Raises BadIndex if the index does not suffice, CutOff if the states are not known.
         """
         source, index = self._source, self._source.index
-        found: set[str] = set()
+        names: set[str] = set()
         if not await self._sessions.covers(position(self._before, MAX_INDEX)):
             if index.empty:
                 await Replay(source, self._before).to(LogPoint(self._before))
             raise BadIndex("the index does not cover the first moment")
-        last = min(self._after, index.last)
-        if self._before < last:
-            for number, name in enumerate(index.names(SESSION, self._before + 1, last)):
-                found.add(name)
+        until = min(self._after, index.last)
+        if self._before < until:
+            for number, name in enumerate(index.names(SESSION, self._before + 1, until)):
+                names.add(name)
                 if number % _SESSIONS_AT_ONCE == 0:
                     await self._pause()
         if self._after > index.last:
             async for record in source.records(index.last + 1, self._after):
-                found.update(raw["session"] for raw in record.raw_events if raw.get("session"))
+                names.update(raw["session"] for raw in record.raw_events if raw.get("session"))
                 await self._pause()
-        return sorted(found)
+        return sorted(names)
 
     async def sessions(self, names: Iterable[str]) -> AsyncIterator[ChangedSession]:
         """Yield the sessions that differ, in the order of ``names``; raises BadIndex."""
-        sessions, left = self._sessions, iter(names)
+        sessions, remaining = self._sessions, iter(names)
         self.done = 0
-        while some := list(islice(left, _SESSIONS_AT_ONCE)):
-            old = await sessions.all_at(some, self._before, self._pause)
+        while chosen := list(islice(remaining, _SESSIONS_AT_ONCE)):
+            old = await sessions.all_at(chosen, self._before, self._pause)
             facts = {
                 name: None if state is None else session_facts(state) for name, state in old.items()
             }
             old.clear()
-            new = await sessions.all_at(some, self._after, self._pause)
+            new = await sessions.all_at(chosen, self._after, self._pause)
             for name, state in new.items():
                 now = None if state is None else session_facts(state)
                 if now != facts[name]:
                     yield ChangedSession(name, facts[name], now)
-            self.done += len(some)
+            self.done += len(chosen)
 
     async def retained(self) -> dict[str, int | None]:
         """Return the topics whose retained message was set or removed between the two.

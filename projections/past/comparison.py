@@ -175,8 +175,8 @@ class Comparison:
 
 
 def _digest(node: NodeState, name: str, *, pending: bool) -> int | None:
-    found = session_digest(node, name, pending=pending)
-    return None if found is None else digest_number(found)
+    text = session_digest(node, name, pending=pending)
+    return None if text is None else digest_number(text)
 
 
 def _retained(node: NodeState, topic: str) -> int | None:
@@ -274,8 +274,8 @@ class ProjectionCheck:
 
     def _open(self, kind: str, name: str, ours: int | None, theirs: int | None) -> None:
         if ours != theirs:
-            one = Difference(PROJECTIONS, kind, name, self.bound, ours, theirs)
-            self.open[kind, name] = one
+            difference = Difference(PROJECTIONS, kind, name, self.bound, ours, theirs)
+            self.open[kind, name] = difference
 
     def _watch(self, node: NodeState) -> None:
         before = self.comparison.watch
@@ -297,32 +297,32 @@ class ProjectionCheck:
         self.comparison.watch = after
 
     def _settle(self, kind: str, name: str, ours: int | None) -> None:
-        one = self.open.get((kind, name))
-        if one is not None and one.other == ours:
+        difference = self.open.get((kind, name))
+        if difference is not None and difference.other == ours:
             del self.open[kind, name]
 
 
 def projection_checks(
-    found: StoredProjections, comparison_of: Comparison, last: int, only: str | None
+    stored: StoredProjections, comparison_of: Comparison, last: int, only: str | None
 ) -> list[ProjectionCheck]:
     """Return the checks of projections: as of their mark, or of their version if it is newer."""
-    mark = position(found.mark.sequence + 1, 0) if found.mark is not None else 0
+    mark = position(stored.mark.sequence + 1, 0) if stored.mark is not None else 0
     end = position(last + 1, 0)
     bounds: dict[Position, tuple[list[str], list[str]]] = {}
-    if found.mark is not None:
+    if stored.mark is not None:
         bounds[min(mark, end)] = [], []
-    for name, held in found.sessions.items():
+    for name, held in stored.sessions.items():
         bounds.setdefault(min(max(mark, held.version), end), ([], []))[0].append(name)
-    for topic, held in found.retained.items():
+    for topic, held in stored.retained.items():
         if mark:  # the positions at which the messages took effect are not known
             bounds[min(mark, end)][1].append(topic)
         else:
             bounds.setdefault(min(held.version + 1, end), ([], []))[1].append(topic)
     return [
         ProjectionCheck(
-            bound, found, *some, comparison_of, bound == mark and found.mark is not None, only
+            bound, stored, *names, comparison_of, bound == mark and stored.mark is not None, only
         )
-        for bound, some in bounds.items()
+        for bound, names in bounds.items()
     ]
 
 
@@ -338,12 +338,12 @@ def mark_checker(mark: ProjectionMark) -> Callable[[Record], Difference | None]:
     return check
 
 
-def beyond(found: StoredProjections, last: int) -> Difference | None:
+def beyond(stored: StoredProjections, end: int) -> Difference | None:
     """Return a difference if projections reflect more than the log contains."""
-    if found.mark is None or found.mark.sequence <= last:
+    if stored.mark is None or stored.mark.sequence <= end:
         return None
-    at = position(last + 1, 0)
-    return Difference(PROJECTIONS, MARK, "", at, None, _link(found.mark.link))
+    at = position(end + 1, 0)
+    return Difference(PROJECTIONS, MARK, "", at, None, _link(stored.mark.link))
 
 
 def _link(link: str) -> int:

@@ -46,7 +46,7 @@ def event_object(
     ``time_ms`` is the time of its record (Unix, milliseconds), ``area`` the payload area of the
     record, or None to leave payloads out, ``jumped_ms`` as in :func:`words`.
     """
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "position": format_position(at),
         "time": display.iso(time_ms),
         "type": event.e,
@@ -57,36 +57,36 @@ def event_object(
         columns.add("qos")
     elif isinstance(event, MessagesCarried):
         columns.add("waiting")
-    found |= {
+    fields |= {
         name: value
         for name, value in field_values(on_clock(event, jumped_ms)).items()
         if name not in columns or (name == "properties" and value is not None)
     }
     if isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
-        found["messages"] = _message_objects(event, at, area)
-        return found
+        fields["messages"] = _message_objects(event, at, area)
+        return fields
     if isinstance(event, (RetainedCleared, RetainedExpired, *ERASURE_WORDS)):
-        found["topics"] = getattr(event, "topics", [])
-        return found
+        fields["topics"] = getattr(event, "topics", [])
+        return fields
     if isinstance(event, MessageDropped) and event.topics:
-        found["topics"] = event.topics
+        fields["topics"] = event.topics
     if isinstance(event, CheckpointCompleted):
-        found["begun"] = format_position(event.begun)
+        fields["begun"] = format_position(event.begun)
     elif isinstance(event, LogCut):
-        found["begins"] = display.iso(event.begins_ms)
-        del found["begins_ms"]
+        fields["begins"] = display.iso(event.begins_ms)
+        del fields["begins_ms"]
     elif isinstance(event, (ReplayOpened, ReplayReached)):
-        found |= position_fields(event)
+        fields |= position_fields(event)
     pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
     if refs:
-        found["messages"] = _ref_objects(refs, pids, topics)
+        fields["messages"] = _ref_objects(refs, pids, topics)
     elif pids:
-        found["packet_ids"] = pids
+        fields["packet_ids"] = pids
     if isinstance(event, WillArmed):
-        found["topic"] = event.topic
+        fields["topic"] = event.topic
         if area is not None:
-            found.update(display.payload_field(first_payloads(event, area, 1)[0]))
-    return found
+            fields.update(display.payload_field(first_payloads(event, area, 1)[0]))
+    return fields
 
 
 def _message_objects(
@@ -128,14 +128,14 @@ def _message_objects(
 def _ref_objects(
     refs: Sequence[Position], pids: Sequence[int], topics: Topics
 ) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    objects: list[dict[str, object]] = []
     for offset, ref in enumerate(refs):
-        known: Published | None = topics.get(ref)
-        found.append(
+        message: Published | None = topics.get(ref)
+        objects.append(
             {
                 "position": format_position(ref),
-                **({"topic": known.topic, "size": known.size} if known is not None else {}),
+                **({"topic": message.topic, "size": message.size} if message is not None else {}),
                 **({"packet_id": pids[offset]} if offset < len(pids) else {}),
             }
         )
-    return found
+    return objects

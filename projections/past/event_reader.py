@@ -112,14 +112,14 @@ class EventFilter:
         """
         index = source.index
         if self._session is None and self._topic is None:
-            found = source.records(first, last)
+            records = source.records(first, last)
         else:
             if self._session is None:
                 with contextlib.suppress(BadIndex):  # then the log is read without the index
                     topics, end = self._topics_in(index), min(last, index.last)
                     await topics.narrow(source, first, end, self._most_named)
-            found = read_listed(source, lambda one: self._listed(one, first, last), first, last)
-        async for record in found:
+            records = read_listed(source, lambda log: self._listed(log, first, last), first, last)
+        async for record in records:
             yield record
 
     def _topics_in(self, index: LogIndex) -> TopicRecords:
@@ -151,13 +151,15 @@ class EventFilter:
         if self._session is not None and self._own is None:
             own = self._types and _LIFECYCLE.issuperset(self._types)
             self._own = index.sequences((LIFECYCLE if own else SESSION) + self._session)
-        found = None
+        concerning = None
         if self._topic is not None:
-            found = self._topics_in(index).concerning(min(last, index.last))
+            concerning = self._topics_in(index).concerning(min(last, index.last))
         if self._own is None:
-            return sorted(one for one in found or () if first <= one <= last)
+            return sorted(number for number in concerning or () if first <= number <= last)
         listed = self._own[bisect_left(self._own, first) : bisect_right(self._own, last)]
-        return listed if found is None else [one for one in listed if one in found]
+        return (
+            listed if concerning is None else [number for number in listed if number in concerning]
+        )
 
     def may_select(self, record: Record) -> bool:
         """Return whether a record has an event of the session, without parsing its events."""
@@ -202,9 +204,9 @@ def _topics(event: Event, refs: list[Position], topics: MessageTopics) -> Iterat
     elif isinstance(event, WillArmed):
         yield event.topic
     for ref in refs:
-        known = topics.get(ref)
-        if known is not None:
-            yield known.topic
+        message = topics.get(ref)
+        if message is not None:
+            yield message.topic
 
 
 def refs_of(event: Event) -> list[Position]:
@@ -237,14 +239,14 @@ async def parts_left(
     source: LogSource, turns: TurnAssembler, last: int
 ) -> list[tuple[Record, bool]]:
     """Return the parts of a turn that continues after a record, and whether they are void."""
-    rest = list(turns.rest())
-    for sequence in range(last + 1, source.last + 1) if rest else ():
+    parts = list(turns.rest())
+    for sequence in range(last + 1, source.last + 1) if parts else ():
         (record,) = await source.some([sequence])
         if record.part == 0:
             break
         if record.last:
-            return [(part, False) for part in rest]
-    return [(part, True) for part in rest]
+            return [(part, False) for part in parts]
+    return [(part, True) for part in parts]
 
 
 class EventReader:
@@ -301,17 +303,17 @@ class EventReader:
         Otherwise as :meth:`entries`.
         """
         source, chosen = self.source, list[EventEntry]()
-        last, block = end, _LOOK_BACK
+        until, block = end, _LOOK_BACK
         begin = max(begin, source.begin)
-        while last.sequence >= begin and len(chosen) < count:
-            first = self._selected.begin_of_block(source, begin, last.sequence, block)
-            start, newest = LogPoint(first, 0), last is end
+        while until.sequence >= begin and len(chosen) < count:
+            first = self._selected.begin_of_block(source, begin, until.sequence, block)
+            start, newest = LogPoint(first, 0), until is end
             own = turns if newest else TurnAssembler(anywhere=True)
-            found: deque[EventEntry] = deque(maxlen=count - len(chosen))
-            async for entry in self.entries(start, last, own, ended=ended or not newest):
-                found.append(entry)
-            chosen[:0] = found
-            last, block = LogPoint(first - 1), 2 * block
+            entries: deque[EventEntry] = deque(maxlen=count - len(chosen))
+            async for entry in self.entries(start, until, own, ended=ended or not newest):
+                entries.append(entry)
+            chosen[:0] = entries
+            until, block = LogPoint(first - 1), 2 * block
         return chosen
 
     async def selected(

@@ -131,7 +131,7 @@ def _messages(refs: list[Run], topics: Topics) -> str:
     values = from_runs(refs)
     if not values:
         return ""
-    names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
+    names = {message.topic: None for ref in values if (message := topics.get(ref)) is not None}
     where = position_text.positions_text(refs)
     label = "" if len(values) == 1 else f"{len(values):,} messages "
     if not names:  # from before the log begins
@@ -245,8 +245,8 @@ def _assigned(event: Assigned, topics: Topics) -> str:
 def _granted(event: Subscribed, _topics: Topics) -> str:
     options = event.options or [0] * len(event.filters)
     granted = (
-        f"{display.name(one)} QoS {qos}{options_text(bits)}"
-        for (one, qos), bits in zip(event.filters, options, strict=False)
+        f"{display.name(name)} QoS {qos}{options_text(bits)}"
+        for (name, qos), bits in zip(event.filters, options, strict=False)
     )
     identifier = f", identifier {event.identifier}" if event.identifier else ""
     return f"subscribed {position_text.several(granted, len(event.filters))}{identifier}"
@@ -254,8 +254,8 @@ def _granted(event: Subscribed, _topics: Topics) -> str:
 
 def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
     denied: dict[int, list[str]] = {}
-    for one, code in zip(event.filters, from_runs(event.reasons), strict=False):
-        denied.setdefault(code, []).append(one)
+    for name, code in zip(event.filters, from_runs(event.reasons), strict=False):
+        denied.setdefault(code, []).append(name)
     return "subscription denied: " + "; ".join(
         f"{_names(filters)}: {denial_text(code)}" for code, filters in denied.items()
     )
@@ -353,17 +353,17 @@ def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
     which = f"record {event.first}"
     if event.end > event.first:
         which = f"records {event.first} to {event.end}"
-    said = (
+    text = (
         f"{which} given up by foldmq salvage, run by {display.name(event.by)} on "
         f"{display.name(event.source)}: {display.count_of(event.records, 'record')}, "
         f"{event.bytes:,} bytes"
     )
     if event.affected:
         names = position_text.several(
-            [display.name(one) for one in event.sessions[:3]], event.affected
+            [display.name(name) for name in event.sessions[:3]], event.affected
         )
-        said += f"; state unsure: {display.count_of(event.affected, 'session')}: {names}"
-    return said
+        text += f"; state unsure: {display.count_of(event.affected, 'session')}: {names}"
+    return text
 
 
 def _unproven(event: LogEndUnproven, _topics: Topics) -> str:
@@ -377,8 +377,8 @@ def _archived(event: LogArchived, _topics: Topics) -> str:
 
 def _acted(event: OperatorActed, topics: Topics) -> str:
     action = display.escaped(event.action.replace("_", " "))
-    said = f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
-    return f"{said}, {_messages(event.refs, topics)}" if event.refs else said
+    text = f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
+    return f"{text}, {_messages(event.refs, topics)}" if event.refs else text
 
 
 def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
@@ -390,11 +390,11 @@ def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
 
 
 def _forwarded(event: Forwarded, topics: Topics) -> str:
-    said = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
+    text = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
     if event.received > event.through:
-        said += f", and received up to {place_text(event.received)}"
-    said += f": {event.count} more" if event.count else ""
-    return f"{said}, again {_messages(event.refs, topics)}" if event.refs else said
+        text += f", and received up to {place_text(event.received)}"
+    text += f": {event.count} more" if event.count else ""
+    return f"{text}, again {_messages(event.refs, topics)}" if event.refs else text
 
 
 def _forward_refused(event: ForwardRefused, topics: Topics) -> str:

@@ -83,8 +83,8 @@ class JoinedState:
     def sessions(self) -> Iterator[tuple[str, SessionState]]:
         """Yield log and session of all sessions, log by log."""
         for part in self.parts:
-            for one in part.sessions():
-                yield part.log, one
+            for state in part.sessions():
+                yield part.log, state
 
     def retained(self, topic_filter: str | None = None) -> Iterator[JoinedRetained]:
         """Yield the retained messages, or those on matching topics: each version of a topic once.
@@ -96,11 +96,11 @@ class JoinedState:
             for message in _messages(part, topic_filter):
                 topic = message.topic
                 before = self.parts[:number]
-                if all(one.state.retained.get(topic) is None for one in before):
+                if all(earlier.state.retained.get(topic) is None for earlier in before):
                     yield from self._versions(topic)
 
     def _versions(self, topic: str) -> Iterator[JoinedRetained]:
-        found: dict[tuple[object, ...], list[tuple[str, RetainedMessage]]] = {}
+        versions: dict[tuple[object, ...], list[tuple[str, RetainedMessage]]] = {}
         for part in self.parts:
             message = part.state.retained.get(topic)
             if message is not None:
@@ -108,8 +108,8 @@ class JoinedState:
                 if expiry_of(block) is not None:
                     block = with_remaining_expiry(block, 0)
                 version = (message.payload, message.qos, block)
-                found.setdefault(version, []).append((part.log, message))
-        for same in found.values():
+                versions.setdefault(version, []).append((part.log, message))
+        for same in versions.values():
             log, message = same[0]
             logs = tuple(name for name, _ in same)
             yield JoinedRetained(log, message, logs, len(logs) == len(self.parts))

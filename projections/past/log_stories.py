@@ -84,7 +84,7 @@ async def _with_replays(
     if first is None or state is None:
         return group
     replays = await replays_of_message(source, state, first.story, first.log)
-    notes = [f"{display.name(client)} {replay_reason(first.story, one)}" for one in replays]
+    notes = [f"{display.name(client)} {replay_reason(first.story, replay)}" for replay in replays]
     return [first._replace(note="; ".join(filter(None, [first.note, *notes]))), *group[1:]]
 
 
@@ -131,14 +131,14 @@ async def stories_elsewhere(
     groups: list[list[LogStory]] = []
     for story in stories:
         start = OriginPlace(log, story.ref)
-        found: list[LogStory] = []
+        histories: list[LogStory] = []
         for place in await _places(logs, start):
             if place == start:
-                found.append(LogStory(log, story))
+                histories.append(LogStory(log, story))
                 continue
             more = await find_stories(logs[place.log], ref=place.ref, progress=progress)
-            found += [LogStory(place.log, one) for one in more]
-        groups.append(found)
+            histories += [LogStory(place.log, copy) for copy in more]
+        groups.append(histories)
     return groups
 
 
@@ -151,13 +151,13 @@ async def _places(logs: Mapping[str, LogSource], start: OriginPlace) -> list[Ori
     while origin is not None:
         start = origin
         origin = await origin_of(logs[start.log], start.ref) if start.log in logs else None
-    found = [start]
-    for place in found:  # the loop appends to it
+    places = [start]
+    for place in places:  # the loop appends to it
         for name, source in logs.items():
             if name != place.log:
                 copies = await taken_from(source, place.log, [place.ref])
-                found += [OriginPlace(name, ref) for ref in copies.get(place.ref, ())]
-    return [place for place in found if place.log in logs]
+                places += [OriginPlace(name, ref) for ref in copies.get(place.ref, ())]
+    return [place for place in places if place.log in logs]
 
 
 async def not_taken(
@@ -173,17 +173,17 @@ async def not_taken(
 
     Raises UsageError if ``moment`` is a position, and as ``LogSource.records``.
     """
-    found: list[list[LogStory]] = []
+    groups: list[list[LogStory]] = []
     for name, source in logs.items():
         if name == log:
             continue
         refs = await published_here(source, topic_filter, last, await _end(source, moment))
-        taken = await taken_from(logs[log], name, refs)
+        copies = await taken_from(logs[log], name, refs)
         missing = [
             ref
             for ref in refs
-            if ref not in taken
-            and all(one.log != log for one in await _places(logs, OriginPlace(name, ref)))
+            if ref not in copies
+            and all(copy.log != log for copy in await _places(logs, OriginPlace(name, ref)))
         ]
         through = await _followed(logs[log], name) if missing else 0
         for ref in missing:
@@ -198,8 +198,8 @@ async def not_taken(
                         "this"
                     )
                 group = [LogStory(name, story, note)]
-                found.append(await _with_replays(logs[log], log, client, group))
-    return found
+                groups.append(await _with_replays(logs[log], log, client, group))
+    return groups
 
 
 async def _followed(source: LogSource, log: str) -> Position:

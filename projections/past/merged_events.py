@@ -112,10 +112,10 @@ class MergedReader:
         for log, reader in self.readers.items():
             with naming_log(log):
                 turns = self._turns[log]
-                found = await reader.latest(
+                entries = await reader.latest(
                     count, ends[log], turns, ended=ended, begin=begins.get(log, 0)
                 )
-            streams.append((log, _streamed(found)))
+            streams.append((log, _streamed(entries)))
         return [entry async for entry in merged_entries(streams)][-count:]
 
     async def new_entries(self, missed: Callable[[str, int], object]) -> AsyncIterator[LogEntry]:
@@ -137,9 +137,9 @@ class MergedReader:
                 self._done[log], self._turns[log] = first - 1, TurnAssembler(anywhere=True)
                 self._seen[log] = max(self._seen[log], first - 1)
         with contextlib.suppress(CutMeanwhile):  # the next call finds out where
-            for log, last in (await self._due(lasts)).items():
-                if last > self._done[log]:
-                    starts[log], ends[log] = LogPoint(self._done[log] + 1, 0), LogPoint(last)
+            for log, until in (await self._due(lasts)).items():
+                if until > self._done[log]:
+                    starts[log], ends[log] = LogPoint(self._done[log] + 1, 0), LogPoint(until)
         self._seen = lasts
         streams = [(log, self._read_new(log, start, ends[log])) for log, start in starts.items()]
         async for entry in merged_entries(streams):
@@ -165,9 +165,9 @@ class MergedReader:
     ) -> AsyncGenerator[EventEntry, None]:
         with naming_log(log):
             turns = self._turns[log]
-            found = self.readers[log].entries(start, end, turns, ended=ended, follows=follows)
-            async with contextlib.aclosing(found):
-                async for entry in found:
+            entries = self.readers[log].entries(start, end, turns, ended=ended, follows=follows)
+            async with contextlib.aclosing(entries):
+                async for entry in entries:
                     yield entry
 
     async def _read_new(

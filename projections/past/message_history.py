@@ -158,8 +158,8 @@ async def _end(logs: Mapping[str, LogSource], log: str, moment: Moment | None) -
 def _position_in(logs: Mapping[str, LogSource], log: str, moment: Moment) -> Position:
     """Return the position of a moment in a log; raises UsageError."""
     places = moment.positions
-    names = {short_name(one): one for one in logs} | {one: one for one in logs}
-    strangers = [one for one in places if one and one not in names and "" not in logs]
+    names = {short_name(name): name for name in logs} | {name: name for name in logs}
+    strangers = [name for name in places if name and name not in names and "" not in logs]
     if strangers:
         raise UsageError(f"there is no log {strangers[0]}: the logs are {', '.join(logs)}")
     if "" in logs:
@@ -167,17 +167,17 @@ def _position_in(logs: Mapping[str, LogSource], log: str, moment: Moment) -> Pos
             raise UsageError("positions in several logs are given, and there is one log")
         (at,) = places.values()
     else:
-        named = {names[one]: at for one, at in places.items() if one}
+        named = {names[name]: at for name, at in places.items() if name}
         if log not in named:
             raise UsageError(
                 f"a position is one of a log, and there are {len(logs)}: give a time, or one for "
-                f"each, such as {','.join(f'{short_name(one)}:12.3' for one in logs)}"
+                f"each, such as {','.join(f'{short_name(name)}:12.3' for name in logs)}"
             )
         at = named[log]
-    last = logs[log].last
-    if sequence_of(at) > last:
+    end = logs[log].last
+    if sequence_of(at) > end:
         raise UsageError(
-            f"position {_shown(at)} is beyond the end of the log, whose last record is {last}"
+            f"position {_shown(at)} is beyond the end of the log, whose last record is {end}"
         )
     return at
 
@@ -220,15 +220,15 @@ class MessageContents:
 
         Raises CorruptLog or CutMeanwhile.
         """
-        found = {ref: self._store.get(ref) for ref in refs}
-        missing = {ref >> INDEX_BITS for ref, message in found.items() if message is None}
+        messages = {ref: self._store.get(ref) for ref in refs}
+        missing = {ref >> INDEX_BITS for ref, message in messages.items() if message is None}
         if missing:
             loaded = MessageStore(1 << 62)
             for record in await self._source.some(sorted(await self._carriers.of(missing))):
                 loaded.add_record(record)
                 self._store.add_record(record)
-            found = {ref: message or loaded.get(ref) for ref, message in found.items()}
-        return [found[ref] for ref in refs]
+            messages = {ref: message or loaded.get(ref) for ref, message in messages.items()}
+        return [messages[ref] for ref in refs]
 
 
 class MessageHistory:
@@ -241,7 +241,7 @@ class MessageHistory:
         self._matches = topic_matcher(topic_filter)
         self._logs, self._topic_filter, self._progress = logs, topic_filter, progress
         self._reader = self._made()
-        self._contents = {log: MessageContents(one, progress) for log, one in logs.items()}
+        self._contents = {log: MessageContents(source, progress) for log, source in logs.items()}
 
     def _made(self) -> MergedReader:
         return MergedReader(
@@ -254,8 +254,8 @@ class MessageHistory:
         Raises CorruptLog, UnreadableEvent or CutMeanwhile.
         """
         entries = self._reader.entries(part.starts, part.ends, ended=False)
-        async with contextlib.aclosing(entries) as found:
-            async for entry in found:
+        async with contextlib.aclosing(entries) as events:
+            async for entry in events:
                 async for view in self._views(entry):
                     if part.has(view):
                         yield view
@@ -267,10 +267,10 @@ class MessageHistory:
         while True:
             self._reader = self._made()
             entries = await self._reader.latest(events, part.ends, ended=False, begins=begins)
-            found = [view for entry in entries async for view in self._views(entry)]
-            found = [view for view in found if part.has(view)]
-            if len(found) >= count or len(entries) < events:
-                return found[-count:]
+            views = [view for entry in entries async for view in self._views(entry)]
+            views = [view for view in views if part.has(view)]
+            if len(views) >= count or len(entries) < events:
+                return views[-count:]
             events *= 2
 
     async def new(self, missed: Callable[[str, int], object]) -> AsyncIterator[PublicationView]:
@@ -279,9 +279,9 @@ class MessageHistory:
             async for view in self._views(entry):
                 yield view
 
-    async def _views(self, found: LogEntry) -> AsyncIterator[PublicationView]:
+    async def _views(self, log_entry: LogEntry) -> AsyncIterator[PublicationView]:
         """Yield the messages that take effect with an event."""
-        log, entry = found
+        log, entry = log_entry
         if entry.void or entry.record is None:
             return
         for item in publications_of(entry.record, entry.event, entry.at, self._matches):
@@ -300,17 +300,17 @@ class MessageHistory:
             refs = releases.refs[start : start + _AT_ONCE]
             with naming_log(log):
                 messages = await self._contents[log].load(refs)
-            known = [
+            present = [
                 (at, message) for at, message in enumerate(messages, start) if message is not None
             ]
             part = Releases(
                 releases.session,
-                [releases.positions[at] for at, _ in known],
-                [releases.refs[at] for at, _ in known],
+                [releases.positions[at] for at, _ in present],
+                [releases.refs[at] for at, _ in present],
                 releases.time_ms,
                 releases.steady_ms,
             )
-            for publications in with_content(part, [message for _, message in known]):
+            for publications in with_content(part, [message for _, message in present]):
                 yield publications
 
 

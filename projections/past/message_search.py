@@ -69,12 +69,12 @@ async def find_stories(
     UnreadableEvent or CutMeanwhile.
     """
     refs = None if ref is None else [ref]
-    found = await asked_of(
-        source, lambda one: _stories(one, topic_filter, last, refs, client, until, progress)
+    stories = await asked_of(
+        source, lambda log: _stories(log, topic_filter, last, refs, client, until, progress)
     )
     if client is not None:
-        await add_receiver_past(source, found, client)
-    return found
+        await add_receiver_past(source, stories, client)
+    return stories
 
 
 async def _stories(
@@ -133,7 +133,7 @@ async def message_at(source: LogSource, place: Position) -> Position:
         )
     if sequence < source.first:
         return place
-    record = next(one for one in await source.some([sequence]) if one.sequence == sequence)
+    record = next(part for part in await source.some([sequence]) if part.sequence == sequence)
     if is_salvage(record) or not record.raw_events:
         for doubt in await lost_records(source, sequence, sequence):
             if doubt.after < sequence <= doubt.until:
@@ -198,7 +198,8 @@ async def _latest(
         async for record in _not_indexed(source, progress):
             behind.take(record)
         refs = behind.refs
-    before = named if until is None else [one for one in named if one <= sequence_of(until)]
+    end = index.last if until is None else sequence_of(until)
+    before = [number for number in named if number <= end]
     look = _FIRST_LOOK
     while len(refs) < count:
         start = max(0, len(before) - look)
@@ -268,13 +269,13 @@ class LatestMessages:
         self, event: MessagePublished | MessagesCarried | RetainedSnapshot, refs: Sequence[Position]
     ) -> None:
         if any(map(self._matches, event.topics)):
-            known = {
+            matching = {
                 ref
                 for offset, ref in enumerate(refs)
                 if (isinstance(event, MessagePublished) or ref < self._begin)
                 and self._matches(topic_of(event, offset))
             }
-            self.refs = sorted({*self.refs, *known} - self._wills)[-self._count :]
+            self.refs = sorted({*self.refs, *matching} - self._wills)[-self._count :]
 
 
 class _Following:
@@ -336,14 +337,14 @@ class _Following:
         # These records assign new positions to messages, also in the turn of the message.
         repeating = set(index.rare("RetainedSnapshot", records[0]))
         new = {*records, *repeating.intersection(self._planned)}
-        known = set(new)
+        seen = set(new)
         while new:
-            found = index.referring(new, index.last)
-            doubtful = found - self._planned
+            referring = index.referring(new, index.last)
+            doubtful = referring - self._planned
             self._plan(doubtful)
             self._doubtful |= doubtful
-            new = (found & repeating) - known
-            known |= new
+            new = (referring & repeating) - seen
+            seen |= new
         latest = index.latest_rare("LimitsApplied", records[0])
         if latest is not None and latest >= self._source.begin:
             self._plan([latest])
@@ -389,14 +390,14 @@ class _Following:
 
     async def _read(self, sequence: int) -> Record:
         """Return a record, and fetch some that follow."""
-        found = self._held.pop(sequence, None)
-        if found is None:
-            some = [sequence, *nsmallest(_AT_ONCE, self._left)]
-            missing = [one for one in some if one not in self._held]
-            for one in await fetch_listed(self._source, missing):
-                self._held[one.sequence] = one
-            found = self._held.pop(sequence)
-        return found
+        record = self._held.pop(sequence, None)
+        if record is None:
+            sequences = [sequence, *nsmallest(_AT_ONCE, self._left)]
+            missing = [other for other in sequences if other not in self._held]
+            for other in await fetch_listed(self._source, missing):
+                self._held[other.sequence] = other
+            record = self._held.pop(sequence)
+        return record
 
     async def _turn(self, parts: Sequence[Record]) -> None:
         doubtful = all(part.sequence in self._doubtful for part in parts)

@@ -46,27 +46,27 @@ async def explain_no_message(
     ``topic`` may be a filter; ``until`` is the position up to which the log is read. Raises as
     ``LogSource.records``.
     """
-    last = source.last if until is None else min(source.last, sequence_of(until))
-    found = ["messages of QoS 0 are recorded only if they are retained"]
+    end = source.last if until is None else min(source.last, sequence_of(until))
+    reasons = ["messages of QoS 0 are recorded only if they are retained"]
     if client is not None:
-        past = await client_past(source, client, LogPoint(last))
-        found.append(
+        past = await client_past(source, client, LogPoint(end))
+        reasons.append(
             f"{display.name(client)} {_unrecorded_reason(past, topic, then=until is not None)}"
         )
-        found += await _of_client(source, topic, client, last)
-    found += await _refused(source, topic, last)
-    found += await _wills(source, topic, last)
+        reasons += await _of_client(source, topic, client, end)
+    reasons += await _refused(source, topic, end)
+    reasons += await _wills(source, topic, end)
     if not _has_wildcard(topic):
-        known = await _topics(source, last)
-        known.pop(topic, None)
+        topics = await _topics(source, end)
+        topics.pop(topic, None)
         alike = [
-            one
-            for one in get_close_matches(topic, known, _MAX_ALIKE, _ALIKE)
-            if known[one] or await _is_published(source, one, last)
+            name
+            for name in get_close_matches(topic, topics, _MAX_ALIKE, _ALIKE)
+            if topics[name] or await _is_published(source, name, end)
         ]
         if alike:
-            found.append(f"there are messages on {', '.join(map(display.name, alike))}")
-    return "; ".join(found)
+            reasons.append(f"there are messages on {', '.join(map(display.name, alike))}")
+    return "; ".join(reasons)
 
 
 def _has_wildcard(topic: str) -> bool:
@@ -101,11 +101,11 @@ def _unrecorded_reason(past: ClientPast, topic: str, *, then: bool) -> str:
     return f"{be} subscribed ({granted}) and {state}: QoS 0 messages to it are not recorded"
 
 
-async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
+async def _of_client(source: LogSource, topic: str, client: str, end: int) -> list[str]:
     """Return the filters for a topic that a client was denied, and its drops as a slow reader."""
     covers = partial(matches, topic)
     unread: dict[str, list[EventEntry]] = {note: [] for note in _NOTES}
-    async for entry in _drops(source, topic, client, last):
+    async for entry in _drops(source, topic, client, end):
         event = entry.event
         if (
             isinstance(event, MessageDropped)
@@ -119,16 +119,16 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
             unread[note].append(entry._replace(area=memoryview(b""), record=None))
     filters = {
         each.filter: each
-        for each in await _denied(source, client, last)
+        for each in await _denied(source, client, end)
         if covers(split_share(each.filter)[1]) or matches(split_share(each.filter)[1], topic)
     }
     who = display.name(client)
-    found = [
+    reasons = [
         f"{who} was denied {display.name(name)} at {place_of(each)}: {denial_text(each.code)}"
         for name, each in islice(reversed(filters.items()), _MAX_ALIKE)
     ]
-    found += [_unread_text(who, entries) + note for note, entries in unread.items() if entries]
-    return found
+    reasons += [_unread_text(who, entries) + note for note, entries in unread.items() if entries]
+    return reasons
 
 
 _SHARED: Final = ": the log only records the total for these topics"
@@ -136,22 +136,20 @@ _UNNAMED: Final = ": the log does not record the topic of each"
 _NOTES: Final = ("", _SHARED, _UNNAMED)
 
 
-async def _denied(source: LogSource, client: str, last: int) -> list[DeniedFilter]:
+async def _denied(source: LogSource, client: str, end: int) -> list[DeniedFilter]:
     """Return the filters that a client was denied and not granted since, the latest last."""
 
-    async def ask(one: LogSource) -> list[DeniedFilter]:
-        sessions = IndexedSessions(one)
-        if not one.index.empty and not await sessions.covers(position(last, 0)):
+    async def ask(log: LogSource) -> list[DeniedFilter]:
+        sessions = IndexedSessions(log)
+        if not log.index.empty and not await sessions.covers(position(end, 0)):
             raise BadIndex("the index does not cover the session")
-        _, denied = await sessions.before(client, position(last, MAX_INDEX))
+        _, denied = await sessions.before(client, position(end, MAX_INDEX))
         return denied.filters()
 
     return sorted(await asked_of(source, ask), key=attrgetter("at"))
 
 
-async def _drops(
-    source: LogSource, topic: str, client: str, last: int
-) -> AsyncIterator[EventEntry]:
+async def _drops(source: LogSource, topic: str, client: str, end: int) -> AsyncIterator[EventEntry]:
     """Yield the drops for a client that may concern a topic.
 
     With an index, only those that name it, and those in the last records with the client.
@@ -159,13 +157,13 @@ async def _drops(
     chosen = EventFilter((MessageDropped,), client)
     first = source.begin
     if not source.index.empty:
-        first = chosen.begin_of_block(source, source.begin, last, _MAX_READ)
+        first = chosen.begin_of_block(source, source.begin, end, _MAX_READ)
         if first > source.begin:
             first = chosen.begin_of_block(source, source.begin, first - 1, _MAX_READ)
         on_topic = EventFilter((MessageDropped,), client, topic)
         async for entry in effective_entries(source, on_topic, end=LogPoint(first - 1)):
             yield entry
-    async for entry in effective_entries(source, chosen, first, LogPoint(last)):
+    async for entry in effective_entries(source, chosen, first, LogPoint(end)):
         yield entry
 
 
@@ -183,34 +181,34 @@ def _unread_text(who: str, entries: Sequence[EventEntry]) -> str:
     )
 
 
-async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
+async def _refused(source: LogSource, topic: str, end: int) -> list[str]:
     """Return the latest publications on a topic that were dropped instead of being recorded."""
-    found: dict[tuple[str, str, str], str] = {}
+    places: dict[tuple[str, str, str], str] = {}
     dropped = EventFilter((MessageDropped,), None, topic)
-    async for entry in effective_entries(source, dropped, end=LogPoint(last)):
+    async for entry in effective_entries(source, dropped, end=LogPoint(end)):
         event = entry.event
         if isinstance(event, MessageDropped) and event.reason != "slow_reader" and not event.refs:
             for name in event.topics:
                 if matches(topic, name):
                     what = (event.session, name, event.reason)
-                    found.pop(what, None)
-                    found[what] = place_of(entry)
+                    places.pop(what, None)
+                    places[what] = place_of(entry)
     return [
         f"a message or will of {display.name(who)} on {display.name(name)} was dropped at {place}: "
         f"{drop_text(reason, received=False)}"
-        for (who, name, reason), place in islice(reversed(found.items()), _MAX_ALIKE)
+        for (who, name, reason), place in islice(reversed(places.items()), _MAX_ALIKE)
     ]
 
 
-async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
+async def _wills(source: LogSource, topic: str, end: int) -> list[str]:
     """Return the outcome of the latest wills on a topic that were not recorded as messages."""
     armed: dict[str, EventEntry] = {}
     wills = EventFilter((WillArmed,), None, topic)
-    async for entry in effective_entries(source, wills, end=LogPoint(last)):
+    async for entry in effective_entries(source, wills, end=LogPoint(end)):
         if isinstance(entry.event, WillArmed):
             armed.pop(entry.event.session, None)
             armed[entry.event.session] = entry
-    found = []
+    reasons = []
     for session, entry in list(armed.items())[-_MAX_ALIKE:]:
         will = entry.event
         if not isinstance(will, WillArmed):
@@ -218,7 +216,7 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
         fate = "it is not published yet"
         chosen = EventFilter((WillArmed, WillFired, WillCancelled), session)
         first = sequence_of(entry.at)
-        async for later in effective_entries(source, chosen, first, LogPoint(last)):
+        async for later in effective_entries(source, chosen, first, LogPoint(end)):
             if later.at <= entry.at:
                 continue
             if isinstance(later.event, WillFired):
@@ -229,20 +227,20 @@ async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
             else:
                 fate = f"it was replaced at {place_of(later)}"
             break
-        found.append(
+        reasons.append(
             f"{display.name(session)} has a will on {display.name(will.topic)} "
             f"since {place_of(entry)}: {fate}"
         )
-    return found
+    return reasons
 
 
-async def _is_published(source: LogSource, topic: str, last: int) -> bool:
+async def _is_published(source: LogSource, topic: str, end: int) -> bool:
     """Return whether a topic of the index belongs to messages, from the latest of its records.
 
     The index also has the topics of wills.
     """
     try:
-        named = source.index.topic(topic, 0, last)[-_MAX_READ:]
+        named = source.index.topic(topic, 0, end)[-_MAX_READ:]
     except BadIndex:
         return True
     return any(
@@ -252,30 +250,30 @@ async def _is_published(source: LogSource, topic: str, last: int) -> bool:
     )
 
 
-async def _topics(source: LogSource, last: int) -> dict[str, bool]:
+async def _topics(source: LogSource, end: int) -> dict[str, bool]:
     """Return a bounded number of topics, and whether each was read from messages.
 
     Others are from the index, if there is one.
     """
-    found: dict[str, bool] = {}
+    topics: dict[str, bool] = {}
     read = False
 
     def note(topic: str) -> bool:
-        if len(found) < _MAX_TOPICS or topic in found:
-            found[topic] = read
+        if len(topics) < _MAX_TOPICS or topic in topics:
+            topics[topic] = read
         return False
 
     first = source.index.last + 1
     try:
-        source.index.topics("", note, last=last)
+        source.index.topics("", note, last=end)
     except BadIndex:
-        found.clear()
+        topics.clear()
         first = source.begin
     read = True
-    if first <= last:
-        async for record in source.records(first, last):
+    if first <= end:
+        async for record in source.records(first, end):
             for raw in record.raw_events:
                 if raw["e"] == "MessagePublished":
                     for topic in raw["topics"]:
                         note(topic)
-    return found
+    return topics

@@ -36,24 +36,24 @@ async def origin_of(source: LogSource, ref: Position) -> OriginPlace | None:
 
 async def origins_of(source: LogSource, refs: Iterable[Position]) -> dict[Position, OriginPlace]:
     """Return for the messages that were taken from another log where they come from."""
-    wanted: dict[int, list[Position]] = {}
+    by_record: dict[int, list[Position]] = {}
     for ref in refs:
         if source.first <= sequence_of(ref) <= source.last:
-            wanted.setdefault(sequence_of(ref), []).append(ref)
-    found: dict[Position, OriginPlace] = {}
-    if not wanted:
-        return found
-    for record in await source.some(sorted(wanted)):
-        for index, event in record.events() if record.sequence in wanted else ():
+            by_record.setdefault(sequence_of(ref), []).append(ref)
+    places: dict[Position, OriginPlace] = {}
+    if not by_record:
+        return places
+    for record in await source.some(sorted(by_record)):
+        for index, event in record.events() if record.sequence in by_record else ():
             if not isinstance(event, MessagePublished) or not event.origins:
                 continue
             log = event.session.removeprefix(LOG_SESSION)
             origins = from_runs(list(event.origins))
-            for ref in wanted[record.sequence]:
+            for ref in by_record[record.sequence]:
                 offset = index_of(ref) - index
                 if 0 <= offset < event.count:
-                    found[ref] = OriginPlace(log, origins[offset])
-    return found
+                    places[ref] = OriginPlace(log, origins[offset])
+    return places
 
 
 async def taken_from(
@@ -64,17 +64,17 @@ async def taken_from(
     It has several copies of a message if shared subscriptions got it. Raises as
     ``LogSource.records``.
     """
-    wanted = set(refs)
-    found: dict[Position, list[Position]] = {}
-    if not wanted:
-        return found
+    searched = set(refs)
+    taken_at: dict[Position, list[Position]] = {}
+    if not searched:
+        return taken_at
     copies = EventFilter((MessagePublished,), LOG_SESSION + log)
     async for entry in effective_entries(source, copies):
         if isinstance(entry.event, MessagePublished):
             for number, ref in enumerate(from_runs(list(entry.event.origins))):
-                if ref in wanted:
-                    found.setdefault(ref, []).append(entry.at + number)
-    return found
+                if ref in searched:
+                    taken_at.setdefault(ref, []).append(entry.at + number)
+    return taken_at
 
 
 async def published_here(

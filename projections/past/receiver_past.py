@@ -162,7 +162,7 @@ class ClientPast(NamedTuple):
 
 async def client_past(source: LogSource, client: str, end: LogPoint) -> ClientPast:
     """Return what a log records of a client up to a point; raises as ``LogSource.records``."""
-    return await asked_of(source, lambda one: _client_past(one, client, end))
+    return await asked_of(source, lambda log: _client_past(log, client, end))
 
 
 async def _client_past(source: LogSource, client: str, end: LogPoint) -> ClientPast:
@@ -176,8 +176,8 @@ async def _client_past(source: LogSource, client: str, end: LogPoint) -> ClientP
     else:
         raise BadIndex("the index does not cover the session")
     ended = None
-    known = await sessions.covers(position(end.sequence, end.index))
-    if state is None and known and entry is not None:
+    covered = await sessions.covers(position(end.sequence, end.index))
+    if state is None and covered and entry is not None:
         event = entry.event
         if isinstance(event, (SessionClosed, SessionExpired)):
             ended = entry.at, entry.time_ms, event.reason, isinstance(event, SessionClosed)
@@ -215,13 +215,13 @@ async def _unread_drops(
 ) -> UnreadDrops | None:
     """Return the drops for a session that did not read, when a message took effect."""
     sequence = sequence_of(story.effective_at)
-    (record,) = (one for one in await source.some([sequence]) if one.sequence == sequence)
+    (record,) = (part for part in await source.some([sequence]) if part.sequence == sequence)
     until = record.time_ms + _STEPS_MS
     topic = story.topic or ""
     drops: list[tuple[Record, int, MessageDropped]] = []
     messages = alike = 0
     """Number of messages for the session in the turn, and of those on the topic."""
-    last = sequence
+    until_record = sequence
     async for part in source.records(sequence - record.part, source.last):
         drops += _unread_in(part, client, topic)
         for _, event in part.events():
@@ -229,15 +229,15 @@ async def _unread_drops(
             alike += topics.count(topic)
             messages += entries(event) if isinstance(event, Released) else 0
             messages += sum(_is_matched(name, subscriber) for name in topics)
-        last = part.sequence
+        until_record = part.sequence
         if part.last:
             break
     single = all(len(event.topics) == 1 for _, _, event in drops)
-    if not (drops and messages) and last < source.last:
+    if not (drops and messages) and until_record < source.last:
         # A message to many receivers is sent in steps, in later turns.
         messages = alike = 0
         turns = TurnAssembler()
-        async for record in source.records(last + 1, source.last):
+        async for record in source.records(until_record + 1, source.last):
             if record.time_ms > until:
                 break
             for part in turns.take(record)[1]:
@@ -291,19 +291,19 @@ def _is_matched(topic: str, subscriber: SubscriberState) -> bool:
     return any(matches(topic_filter, topic) for topic_filter, _ in subscriber.filters)
 
 
-async def _limits(source: LogSource, last: int) -> Mapping[str, Any] | None:
+async def _limits(source: LogSource, end: int) -> Mapping[str, Any] | None:
     """Return the limits that applied at a record; None: not recorded."""
-    return await asked_of(source, lambda one: _indexed_limits(one, last))
+    return await asked_of(source, lambda log: _indexed_limits(log, end))
 
 
-async def _indexed_limits(source: LogSource, last: int) -> Mapping[str, Any] | None:
+async def _indexed_limits(source: LogSource, end: int) -> Mapping[str, Any] | None:
     index, limits = source.index, None
-    latest = index.latest_rare("LimitsApplied", min(last, index.last))
+    latest = index.latest_rare("LimitsApplied", min(end, index.last))
     if latest is not None and latest >= source.begin:
-        found = [one for one in await source.some([latest]) if one.sequence == latest]
-        limits = _last_limits(found[0])
-    if index.last < last:
-        async for record in source.records(index.last + 1, last):
+        records = [part for part in await source.some([latest]) if part.sequence == latest]
+        limits = _last_limits(records[0])
+    if index.last < end:
+        async for record in source.records(index.last + 1, end):
             limits = _last_limits(record) or limits
     return limits
 

@@ -45,9 +45,9 @@ def _standing(story: MessageStory, subscriber: SubscriberState | None) -> str:
             f"{_alike(story, subscriber)}"
         )
     if len(subscriber.no_local) == len(subscriber.filters):
-        which = ", ".join(display.name(one) for one in subscriber.no_local)
+        which = ", ".join(display.name(name) for name in subscriber.no_local)
         return f"published the message itself, and its subscription ({which}) has No Local"
-    granted = ", ".join(f"{display.name(one)} QoS {qos}" for one, qos in subscriber.filters)
+    granted = ", ".join(f"{display.name(name)} QoS {qos}" for name, qos in subscriber.filters)
     if story.qos and any(qos for _, qos in subscriber.filters):
         return f"was subscribed ({granted}), but nothing is recorded for it"
     if not subscriber.connected:
@@ -149,7 +149,7 @@ def _alike(story: MessageStory, subscriber: SubscriberState) -> str:
     """Return the filters of the session that nearly match."""
     if not subscriber.alike or story.topic is None:
         return ""
-    which = ", ".join(display.name(one) for one in subscriber.alike)
+    which = ", ".join(display.name(name) for name in subscriber.alike)
     verb = "matches" if len(subscriber.alike) == 1 else "match"
     return f"; {which} nearly {verb}: the topic is {display.name(story.topic)}"
 
@@ -163,10 +163,10 @@ def _shared_reason(story: MessageStory, subscriber: SubscriberState) -> str:
         for step in copy.steps
         if step.what == "assigned"
     ]
-    which = ", ".join(display.name(one) for one in subscriber.shared)
+    which = ", ".join(display.name(name) for name in subscriber.shared)
     if members:
         others = ", ".join(
-            shared_member_text(one).removeprefix("member ") for one in dict.fromkeys(members)
+            shared_member_text(name).removeprefix("member ") for name in dict.fromkeys(members)
         )
         return f"shares {which}, which assigned it to {others}: each message goes to one member"
     return f"shares {which}, which has not assigned it to a member"

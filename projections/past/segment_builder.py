@@ -153,7 +153,7 @@ class SegmentBuilder:
         self._states.forget(index)
 
     def _turn(self, parts: Sequence[Record], *, effective: bool) -> None:
-        sequences = [one.sequence for one in parts]
+        sequences = [record.sequence for record in parts]
         keys: set[str] = set()
         earlier: dict[int, set[int]] = {}
         for part in parts:
@@ -172,11 +172,11 @@ class SegmentBuilder:
             self._note(part)
         for key in keys:
             self._lists.setdefault(key, []).extend(sequences)
-        for one, entries in earlier.items():
-            referred = self._references.setdefault(group_key(REFERRED, one), [])
+        for record, entries in earlier.items():
+            referred = self._references.setdefault(group_key(REFERRED, record), [])
             runs = to_runs(sorted(entries))
             for by in sequences:
-                referred += [one, by, runs]
+                referred += [record, by, runs]
         touched = [key[1:] for key in keys if key[0] == SESSION]
         self._states.passed(touched, len(sequences))
         self.next = sequences[-1] + 1
@@ -309,18 +309,18 @@ class _StateCache:
     def complete(self) -> None:
         """Ignore snapshots of sessions from now on: all states are known."""
         self._whole = 0
-        for one in self._held.values():
-            one.fold.whole = 0
+        for cached in self._held.values():
+            cached.fold.whole = 0
 
     def take(self, name: str, event: Event, at: Position, record: Record) -> None:
         """Fold an event of a session, from a record."""
-        one = self._changed.get(name)
-        if one is None:
-            one = self._held.pop(name, None) or self._load(name)
-            self._held[name] = self._changed[name] = one
-        one.fold.take(event, at, record.steady_ms)
+        cached = self._changed.get(name)
+        if cached is None:
+            cached = self._held.pop(name, None) or self._load(name)
+            self._held[name] = self._changed[name] = cached
+        cached.fold.take(event, at, record.steady_ms)
         if isinstance(event, (SubscriptionDenied, Subscribed)):
-            one.denied.take(event, at, record.time_ms)
+            cached.denied.take(event, at, record.time_ms)
 
     def _load(self, name: str) -> _CachedState:
         saved = self._index.state_before(name, _NEVER)
@@ -329,26 +329,26 @@ class _StateCache:
     def passed(self, names: Iterable[str], records: int) -> None:
         """Count the records of a turn for the sessions that occur in them."""
         for name in names:
-            one = self._changed.get(name)
-            if one is not None:
-                one.records += records
+            cached = self._changed.get(name)
+            if cached is not None:
+                cached.records += records
 
     def save_due(self, names: Iterable[str], bound: Position) -> None:
         """Save the states of the sessions with a saved state that is too old."""
         for name in names:
-            one = self._changed.get(name)
-            if one is not None and one.records >= states_due(one.size):
-                _save(one, bound)
+            cached = self._changed.get(name)
+            if cached is not None and cached.records >= states_due(cached.size):
+                _save(cached, bound)
 
     def saved(self, bound: Position) -> dict[str, list[list[Any]]]:
         """Return the states for a segment that ends before a position."""
-        found = {}
-        for name, one in self._changed.items():
-            if not one.rows or one.records:
-                _save(one, bound)
-            found[name], one.rows = one.rows, []
+        rows = {}
+        for name, cached in self._changed.items():
+            if not cached.rows or cached.records:
+                _save(cached, bound)
+            rows[name], cached.rows = cached.rows, []
         self._changed = {}
-        return found
+        return rows
 
     def forget(self, index: LogIndex) -> None:
         """Load states from this index from now on; keep those with the latest changes."""
@@ -359,10 +359,10 @@ class _StateCache:
                     del self._held[name]
 
 
-def _save(one: _CachedState, bound: Position) -> None:
-    state = one.fold.state
+def _save(cached: _CachedState, bound: Position) -> None:
+    state = cached.fold.state
     parts = None if state is None else encode_session(state)
-    one.size = len(orjson.dumps(parts))
-    denied = [list(each) for each in one.denied.filters()]
-    one.rows.append([bound, parts, denied, one.records, one.size])
-    one.records = 0
+    cached.size = len(orjson.dumps(parts))
+    denied = [list(each) for each in cached.denied.filters()]
+    cached.rows.append([bound, parts, denied, cached.records, cached.size])
+    cached.records = 0

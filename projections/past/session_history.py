@@ -293,26 +293,26 @@ class SessionHistory:
         while len(self._kept) > MAX_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
             # The first one stays: all others can be derived from it.
             del self._kept[1::2]
-            self._bytes = sum(len(one.parts) for one in self._kept)
+            self._bytes = sum(len(kept.parts) for kept in self._kept)
             self._interval *= 2
         self._due = max(self._interval, len(parts) // _BYTES_AN_EVENT)
 
     def _forget(self) -> None:
         """Forget the older half of the events."""
         half = self.forgotten + len(self) // 2
-        kept = [one for one in self._kept if one.number >= half]
+        kept = [state for state in self._kept if state.number >= half]
         if not kept:
             self._keep()
             kept = self._kept[-1:]
-        gone = kept[0].number - self.forgotten
+        count = kept[0].number - self.forgotten
         self._kept = kept
-        self._bytes = sum(len(one.parts) for one in kept)
+        self._bytes = sum(len(state.parts) for state in kept)
         self._range = 0, []
         # The first kept state is the one after the last forgotten event.
-        self.begin = self._effective[gone - 1]
+        self.begin = self._effective[count - 1]
         for column in (self._positions, self._effective, self._times):
-            del column[:gone]
-        self.forgotten += gone
+            del column[:count]
+        self.forgotten += count
 
     # ------------------------------------------------------------------------- lookups
 
@@ -331,7 +331,7 @@ class SessionHistory:
 
     def counts(self, times: Sequence[int]) -> list[int]:
         """Return the number of events in each interval between successive times."""
-        ends = [bisect_left(self._times, one) for one in times]
+        ends = [bisect_left(self._times, time_ms) for time_ms in times]
         return [after - before for before, after in pairwise(ends)]
 
     async def at(self, source: LogSource, at: Position) -> SessionMoment:
@@ -386,20 +386,20 @@ class SessionHistory:
             node.proof.doubts = [*kept.loss["doubts"]]
         return node
 
-    async def _events(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
+    async def _events(self, source: LogSource, first: int, end: int) -> list[SessionEvent]:
         """Return the events from that after a kept state up to another one."""
         start, events = self._range
-        if start != first or len(events) < last - first:
+        if start != first or len(events) < end - first:
             following = bisect_right(self._kept, first + self.forgotten, key=_number)
             stop = len(self)
             if following < len(self._kept):
                 stop = self._kept[following].number - self.forgotten
-            events = await self._read(source, first, max(last, stop))
+            events = await self._read(source, first, max(end, stop))
             self._range = first, events
-        return events[: last - first]
+        return events[: end - first]
 
-    async def _read(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
-        positions = self._positions[first:last]
+    async def _read(self, source: LogSource, first: int, end: int) -> list[SessionEvent]:
+        positions = self._positions[first:end]
         events: dict[Position, SessionEvent | None] = dict.fromkeys(positions)
         sequences = sorted({sequence_of(at) for at in positions})
         for start in range(0, len(sequences), _READ_AT_ONCE):

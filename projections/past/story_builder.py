@@ -124,7 +124,7 @@ class OpenCopies:
 
     def end_session(self, session: str, at: Position, ms: int, reason: str) -> None:
         """Complete the copies for a session that ended."""
-        for copy in sorted(self._open.get(session, ()), key=lambda one: one.story.ref):
+        for copy in sorted(self._open.get(session, ()), key=lambda held: held.story.ref):
             copy.outcome = "gone"
             copy.steps.append(StoryStep(at, ms, "session_ended", detail=reason))
             self.settle(copy)
@@ -132,7 +132,7 @@ class OpenCopies:
     def awaited(self) -> Iterator[tuple[Literal["sent", "held"], str]]:
         """Yield the sessions with open copies: ``sent`` if one was sent, else ``held``."""
         for name, copies in self._open.items():
-            yield "sent" if any(one.outcome != "queued" for one in copies) else "held", name
+            yield "sent" if any(copy.outcome != "queued" for copy in copies) else "held", name
 
 
 class StoryBuilder:
@@ -321,12 +321,12 @@ class StoryBuilder:
         state = decode_session(name, parts)
         for held in state.waiting.values():
             for waiting in held.queue or ():
-                one = InFlight(waiting >> FLAG_BITS, waiting & _FLAGS, held, 0)
-                self._found(name, one, "queued", StoryStep(at, ms, "held", 0, "queued"))
-        for pid, one in state.inflight.items():
-            self._found(name, one, "in_flight", StoryStep(at, ms, "held", pid, "in_flight"))
-        for pid, one in state.releasing.items():
-            self._found(name, one, "releasing", StoryStep(at, ms, "held", pid, "releasing"))
+                delivery = InFlight(waiting >> FLAG_BITS, waiting & _FLAGS, held, 0)
+                self._found(name, delivery, "queued", StoryStep(at, ms, "held", 0, "queued"))
+        for pid, delivery in state.inflight.items():
+            self._found(name, delivery, "in_flight", StoryStep(at, ms, "held", pid, "in_flight"))
+        for pid, delivery in state.releasing.items():
+            self._found(name, delivery, "releasing", StoryStep(at, ms, "held", pid, "releasing"))
         for pid, ref in state.inbound.items():
             story = self._known.get(ref)
             if story is not None and story.before:
@@ -364,8 +364,8 @@ class StoryBuilder:
     ) -> DeliveryCopy:
         """Return the copy for a subscription that has come to this, or a new one."""
         for copy in story.copies:
-            known = copy.session, copy.filter, copy.outcome
-            if known == (event.session, topic_filter, outcome):
+            place = copy.session, copy.filter, copy.outcome
+            if place == (event.session, topic_filter, outcome):
                 return copy
         return self._copies.begin(story, event.session, topic_filter, 0, retain=retain)
 

@@ -173,24 +173,24 @@ def describe_subscriber(
     ``own`` says that the session published the message. ``denied`` are all filters that it was
     denied.
     """
-    refused = [one for one in denied if matches(split_share(one.filter)[1], topic)]
+    refused = [denial for denial in denied if matches(split_share(denial.filter)[1], topic)]
     if state is None:
         return SubscriberState(False, False, [], denied=refused)
     trie: FilterTrie[SubscriptionState] = FilterTrie()
     active = [held for held in state.active() if held.replay is None]
     for held in active:
         trie.insert(split_share(held.filter)[1], held.filter, held)
-    found = sorted(trie.match(topic), key=attrgetter("filter"))
-    single = [held for held in found if not held.filter.startswith(SHARE)]
+    matching = sorted(trie.match(topic), key=attrgetter("filter"))
+    single = [held for held in matching if not held.filter.startswith(SHARE)]
     return SubscriberState(
         True,
         state.connected,
         [(held.filter, held.qos) for held in single],
-        [held.filter for held in found if held.filter.startswith(SHARE)],
+        [held.filter for held in matching if held.filter.startswith(SHARE)],
         [held.filter for held in single if held.options & NO_LOCAL] if own else [],
         state.packet_maximum,
         refused,
-        [] if found else filters_alike(topic, [held.filter for held in active]),
+        [] if matching else filters_alike(topic, [held.filter for held in active]),
     )
 
 
@@ -216,7 +216,7 @@ def _similarity(topic: str, topic_filter: str) -> float:
             filled += levels[number:]
             break
         filled.append(levels[number] if level == "+" and number < len(levels) else level)
-    one, other = "/".join(levels).strip("/ "), "/".join(filled).strip("/ ")
-    if one.casefold() == other.casefold():
+    name, other = "/".join(levels).strip("/ "), "/".join(filled).strip("/ ")
+    if name.casefold() == other.casefold():
         return 1.0
-    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+    return SequenceMatcher(None, name, other, autojunk=False).ratio()

@@ -35,15 +35,15 @@ def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
     validate_topic_filter(topic_filter)
     trie: FilterTrie[bool] = FilterTrie()
     trie.insert(topic_filter, "", True)
-    known: dict[str, bool] = {}
+    answers: dict[str, bool] = {}
 
     def matches(topic: str) -> bool:
-        found = known.get(topic)
-        if found is None:
-            if len(known) >= _KNOWN_TOPICS:
-                known.clear()
-            found = known[topic] = bool(trie.match(topic))
-        return found
+        matching = answers.get(topic)
+        if matching is None:
+            if len(answers) >= _KNOWN_TOPICS:
+                answers.clear()
+            matching = answers[topic] = bool(trie.match(topic))
+        return matching
 
     return matches
 
@@ -96,30 +96,30 @@ class MessageTopics:
         sequence = base >> INDEX_BITS
         if sequence in self._records:
             return
-        found: list[_Held] = []
-        for at, one in events:
-            if isinstance(one, MessagePublished):
-                found.append(_Held(base + at, one.count, one, 0, time_ms))
-            elif isinstance(one, RetainedSnapshot) and one.session is None:
-                found.append(_Held(base + at, one.count, one, 0, None, time_ms))
-            elif isinstance(one, MessagesCarried):
-                for start, ref in enumerate(from_runs(one.refs)):
-                    self._note_carried(_Held(ref, 1, one, start, None))
-        self._records[sequence] = found
-        self._count += _weight(found)
+        messages: list[_Held] = []
+        for at, event in events:
+            if isinstance(event, MessagePublished):
+                messages.append(_Held(base + at, event.count, event, 0, time_ms))
+            elif isinstance(event, RetainedSnapshot) and event.session is None:
+                messages.append(_Held(base + at, event.count, event, 0, None, time_ms))
+            elif isinstance(event, MessagesCarried):
+                for start, ref in enumerate(from_runs(event.refs)):
+                    self._note_carried(_Held(ref, 1, event, start, None))
+        self._records[sequence] = messages
+        self._count += _weight(messages)
         while self._count > _KNOWN_MESSAGES and len(self._records) > 1:
-            _, gone = self._records.popitem(last=False)
-            self._count -= _weight(gone)
+            _, oldest = self._records.popitem(last=False)
+            self._count -= _weight(oldest)
 
-    def _note_carried(self, one: _Held) -> None:
-        sequence = one.first >> INDEX_BITS
+    def _note_carried(self, carried: _Held) -> None:
+        sequence = carried.first >> INDEX_BITS
         if sequence not in self._records:
             self._records[sequence] = []
             self._count += 1
         held = self._records[sequence]
-        at = bisect_left(held, one.first, key=_first)
-        if at == len(held) or held[at].first != one.first:
-            held.insert(at, one)
+        at = bisect_left(held, carried.first, key=_first)
+        if at == len(held) or held[at].first != carried.first:
+            held.insert(at, carried)
             self._count += 1
 
     async def load(self, refs: Iterable[Position]) -> None:
@@ -180,9 +180,9 @@ async def carriers_in(
 
     Raises CorruptLog or CutMeanwhile.
     """
-    found: dict[int, list[int]] = {}
+    carriers_of: dict[int, list[int]] = {}
     if source.begin <= 1:
-        return found
+        return carriers_of
     doing = "searching for messages from before the cut"
     with progress(doing, source.last) as update:
         found_in = source.records_with([b'"MessagesCarried"'], update)
@@ -193,10 +193,10 @@ async def carriers_in(
             for _, event in record.events():
                 if isinstance(event, MessagesCarried):
                     for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
-                        carriers = found.setdefault(old, [])
+                        carriers = carriers_of.setdefault(old, [])
                         if record.sequence not in carriers:
                             carriers.append(record.sequence)
-    return found
+    return carriers_of
 
 
 def _carriers(index: LogIndex) -> Sequence[int]:
@@ -208,4 +208,4 @@ def _first(held: _Held) -> Position:
 
 
 def _weight(held: list[_Held]) -> int:
-    return sum(one.messages for one in held) + 1
+    return sum(messages.messages for messages in held) + 1

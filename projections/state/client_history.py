@@ -113,20 +113,20 @@ class ClientHistory:
         """Time of the last drop; 0: none is known."""
         return max(self.dropped_at.values()) if self.dropped_at else 0
 
-    def rates(self, now_ms: int, begun_ms: int, taken: int, sent: int) -> tuple[float, float]:
+    def rates(self, now_ms: int, begun_ms: int, received: int, sent: int) -> tuple[float, float]:
         """Return messages per second from and to the client, since the last call.
 
-        After a longer time, or on the first call: since its connection began. ``taken`` and
+        After a longer time, or on the first call: since its connection began. ``received`` and
         ``sent`` count its messages since then.
         """
-        last = self._sample
-        fresh = last is not None and last[0] > begun_ms and now_ms - last[0] <= _FRESH_MS
-        if fresh and last is not None and now_ms - last[0] < _MIN_MS and self._rates is not None:
+        mark = self._sample
+        fresh = mark is not None and mark[0] > begun_ms and now_ms - mark[0] <= _FRESH_MS
+        if fresh and mark is not None and now_ms - mark[0] < _MIN_MS and self._rates is not None:
             return self._rates
-        before = last if fresh and last is not None else (begun_ms, 0, 0)
+        before = mark if fresh and mark is not None else (begun_ms, 0, 0)
         seconds = max(now_ms - before[0], _MIN_MS) / 1000
-        self._rates = (taken - before[1]) / seconds, (sent - before[2]) / seconds
-        self._sample = now_ms, taken, sent
+        self._rates = (received - before[1]) / seconds, (sent - before[2]) / seconds
+        self._sample = now_ms, received, sent
         return self._rates
 
     def encode(self) -> bytes:
@@ -148,26 +148,26 @@ def decode_history(body: bytes) -> ClientHistory:
     Raises ValueError, TypeError or AttributeError if it is invalid.
     """
     raw: dict[str, Any] = orjson.loads(body)
-    found = ClientHistory(int(raw.get("since_ms", 0)))
-    found.connects = int(raw.get("connects", 0))
-    found.takeovers = int(raw.get("takeovers", 0))
-    found.taken_ms = tuple(int(at) for at in raw.get("taken_ms", ()))
-    found.last_close = str(raw.get("last_close", ""))
-    found.closed_ms = int(raw.get("closed_ms", 0))
+    history = ClientHistory(int(raw.get("since_ms", 0)))
+    history.connects = int(raw.get("connects", 0))
+    history.takeovers = int(raw.get("takeovers", 0))
+    history.taken_ms = tuple(int(at) for at in raw.get("taken_ms", ()))
+    history.last_close = str(raw.get("last_close", ""))
+    history.closed_ms = int(raw.get("closed_ms", 0))
     dropped = raw.get("dropped")
     if dropped:
-        found.dropped = Counter({str(reason): int(count) for reason, count in dropped.items()})
-        last = int(raw.get("dropped_ms", 0))  # all that an older broker stored
-        times = raw.get("dropped_at") or dict.fromkeys(found.dropped, last)
-        found.dropped_at = {str(reason): int(at) for reason, at in times.items()}
+        history.dropped = Counter({str(reason): int(count) for reason, count in dropped.items()})
+        last_drop_ms = int(raw.get("dropped_ms", 0))  # all that an older broker stored
+        times = raw.get("dropped_at") or dict.fromkeys(history.dropped, last_drop_ms)
+        history.dropped_at = {str(reason): int(at) for reason, at in times.items()}
         unrecorded = raw.get("unrecorded") or {}
-        found.unrecorded = {str(reason): int(count) for reason, count in unrecorded.items()}
+        history.unrecorded = {str(reason): int(count) for reason, count in unrecorded.items()}
     denied = raw.get("denied")
     if denied:
-        found.denied = {str(what): int(count) for what, count in denied.items()}
-    found.denied_count = int(raw.get("denied_count", 0))
-    found.denied_ms = int(raw.get("denied_ms", 0))
-    return found
+        history.denied = {str(what): int(count) for what, count in denied.items()}
+    history.denied_count = int(raw.get("denied_count", 0))
+    history.denied_ms = int(raw.get("denied_ms", 0))
+    return history
 
 
 class ClientHistories:
@@ -208,9 +208,9 @@ class ClientHistories:
         if history is None:
             history = self._of[client] = ClientHistory(now_ms)
             if len(self._of) > MAX_CLIENTS:
-                oldest, gone = self._of.popitem(last=False)
+                oldest, dropped_history = self._of.popitem(last=False)
                 if self.dirty is not None:
-                    self.dirty.setdefault(oldest, gone.saved)
+                    self.dirty.setdefault(oldest, dropped_history.saved)
         else:
             self._of.move_to_end(client)
         if self.dirty is not None:
@@ -221,7 +221,7 @@ class ClientHistories:
         """Record that a client connected from an address; it is empty for a Unix socket."""
         history = self._changed(client, now_ms)
         if history.host is not None and history.host != host:
-            others = [one for one in history.hosts if one != host]
+            others = [other for other in history.hosts if other != host]
             history.earlier_hosts = tuple(others[1 - _MAX_HOSTS :])
         history.host, history.user = host, user
         history.connects += 1

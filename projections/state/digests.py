@@ -30,11 +30,11 @@ def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> s
 
     ``pending`` are the retained messages that it sent at QoS 2 and has not released.
     """
-    found = hashlib.sha256(b"\n".join(texts))
-    for message in sorted(pending, key=lambda one: one.ref):
-        found.update(b"\n" + message.topic.encode())
-        found.update(retained_digest(message).encode())
-    return found.hexdigest()[:_DIGITS]
+    hashed = hashlib.sha256(b"\n".join(texts))
+    for message in sorted(pending, key=lambda message_of: message_of.ref):
+        hashed.update(b"\n" + message.topic.encode())
+        hashed.update(retained_digest(message).encode())
+    return hashed.hexdigest()[:_DIGITS]
 
 
 def retained_digest(message: RetainedMessage) -> str:

@@ -228,11 +228,11 @@ class ProjectionMark:
 
     def body(self) -> bytes:
         """Return the body of the mark's entry."""
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        found["doubts"] = [tuple(doubt) for doubt in self.doubts]
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        values["doubts"] = [tuple(doubt) for doubt in self.doubts]
         if sum(map(len, self.doubtful)) > _DOUBTFUL_LENGTH:
-            found["doubtful"] = [""]
-        kept = {name: value for name, value in found.items() if value or name not in _LATER}
+            values["doubtful"] = [""]
+        kept = {name: value for name, value in values.items() if value or name not in _LATER}
         return orjson.dumps(kept)
 
 
@@ -245,8 +245,8 @@ def mark_of(entry: StoredEntry) -> ProjectionMark:
     try:
         raw: dict[str, Any] = orjson.loads(entry.body)
         cut, archived = raw.pop("cut"), raw.pop("archived", None)
-        raw["checkpoints"] = [tuple(one) for one in raw["checkpoints"]]
-        raw["followed"] = [tuple(one) for one in raw.get("followed", ())]
+        raw["checkpoints"] = [tuple(values) for values in raw["checkpoints"]]
+        raw["followed"] = [tuple(values) for values in raw.get("followed", ())]
         raw["doubts"] = doubts_of(raw.get("doubts", ()))
         return ProjectionMark(
             **raw,

@@ -355,7 +355,9 @@ class NodeState:
         """Drop everything that is only needed for records that were cut off."""
         self.begin = first
         self.cuts = self.cuts[-1:]
-        self.checkpoints = [one for one in self.checkpoints if one.begun >> INDEX_BITS >= first]
+        self.checkpoints = [
+            point for point in self.checkpoints if point.begun >> INDEX_BITS >= first
+        ]
         kept = {old: [new for new in held if new >= first] for old, held in self.carried.items()}
         self.carried = {old: new for old, new in kept.items() if new}
 
@@ -418,8 +420,8 @@ class NodeState:
                 for name in [name for name in self.sessions.names() if name not in self._repeated]:
                     self.sessions.discard(name)
                     self.retained.other(SessionExpired(name, "lost"))
-                gone = self.retained.before(begun.begun)
-                self.retained.cleared([message.topic for message in gone])
+                messages = self.retained.before(begun.begun)
+                self.retained.cleared([message.topic for message in messages])
                 self._be_sure()
                 self.doubtful = {}
                 self.proof.settle()
@@ -467,11 +469,11 @@ class NodeState:
             return
         end, salvaged, time_ms = event.end, event.salvaged, ms + self.jumped_ms
         self._salvages = [
-            one
-            for one in self._salvages
-            if one.until > end and not is_continued(one.until, one.known, end, salvaged, time_ms)
+            hole
+            for hole in self._salvages
+            if hole.until > end and not is_continued(hole.until, hole.known, end, salvaged, time_ms)
         ]
-        self.salvaged = max((one.until for one in self._salvages), default=end)
+        self.salvaged = max((hole.until for hole in self._salvages), default=end)
         if not self._salvages:
             self._be_sure()
         elif self._unsure:

@@ -213,12 +213,12 @@ class SessionState:
 
     def subscription(self, topic_filter: str) -> SubscriptionState:
         """Return the subscription with this filter; an inactive one when there is none."""
-        found = self.subscriptions.get(topic_filter)
-        if found is None:
-            found = SubscriptionState(topic_filter, 0, active=False)
-            self.subscriptions[topic_filter] = found
+        held = self.subscriptions.get(topic_filter)
+        if held is None:
+            held = SubscriptionState(topic_filter, 0, active=False)
+            self.subscriptions[topic_filter] = held
             self.links = None
-        return found
+        return held
 
     def own_releasing(self) -> dict[int, InFlight]:
         """Return ``releasing``, to which entries may be added."""
@@ -445,13 +445,13 @@ def _lost(state: SessionState, event: MessageDropped) -> None:
             del state.inbound[pid]
         return
     if event.queued >= 0 and held.queue is not None:
-        gone = held.queue.remove(refs, expiring=False)
-        _left_queue(state, held, gone, event.queued)
+        count = held.queue.remove(refs, expiring=False)
+        _left_queue(state, held, count, event.queued)
     sent = state.inflight.items()
     complete(
         state,
         state.inflight,
-        [pid for pid, one in sent if one.subscription is held and one.ref in refs],
+        [pid for pid, delivery in sent if delivery.subscription is held and delivery.ref in refs],
     )
     _forget_if_done(state, held)
 
@@ -483,10 +483,10 @@ def _bring_forward(state: SessionState, event: Delivered | Assigned | MessageDro
     name = event.session.split("/", 2)[-1] if isinstance(event, Assigned) else event.filter
     held = state.subscription(name)
     queue = held.queue if held.queue is not None else WaitingQueue()
-    known = queue.remove(refs, expiring=False)
+    count = queue.remove(refs, expiring=False)
     held.queue = WaitingQueue()
     held.queue.extend(event.refs, 1)
-    state.queued += len(refs) - known
+    state.queued += len(refs) - count
     if queue:
         held.queue.append(queue)
         _have_bytes(state, held, event.queued)
@@ -505,8 +505,8 @@ def _have_bytes(state: SessionState, held: SubscriptionState, size: int) -> None
 
 def _expired(state: SessionState, event: Expired, _at: Position, _ms: int) -> None:
     held = state.subscription(event.filter)
-    gone = held.queue.remove(from_runs(event.refs)) if held.queue is not None else 0
-    _left_queue(state, held, gone, event.size)
+    count = held.queue.remove(from_runs(event.refs)) if held.queue is not None else 0
+    _left_queue(state, held, count, event.size)
     _forget_if_done(state, held)
 
 

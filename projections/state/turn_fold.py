@@ -21,15 +21,15 @@ def states_of(
 ) -> list[SessionState]:
     """Return the states of sessions; mark them as changed, with their saved version."""
     live = table.live
-    found: list[SessionState] = []
+    states: list[SessionState] = []
     for name in names:
         state = live.get(name) or table.get(name)
         if state is None:
             raise LookupError(f"there is no session {name!r}")
         if touched is not None and name not in touched:
             touched[name] = state.saved
-        found.append(state)
-    return found
+        states.append(state)
+    return states
 
 
 def _published(
@@ -53,10 +53,10 @@ def _delivered(
     ]
     by = indices(event.by, event.sessions, len(pids))
     for index, pid, ref in zip(by, pids, from_runs(event.refs), strict=True):
-        state, one = states[index], held[index]
-        state.inflight[pid] = InFlight(ref, qos, one, time_ms)
+        state, subscription = states[index], held[index]
+        state.inflight[pid] = InFlight(ref, qos, subscription, time_ms)
         state.last_pid = pid
-        one.outstanding += 1
+        subscription.outstanding += 1
 
 
 def _acked(states: Sequence[SessionState], event: TurnAcked, _at: Position, time_ms: int) -> None:

@@ -48,9 +48,9 @@ def readers_of(sessions: Iterable[tuple[str, SessionState]], topic: str) -> Iter
 
 def reader_object(view: ReaderView) -> dict[str, Any]:
     """Return a subscription as an object of ``--json``."""
-    found = {"log": view.log} if view.log else {}
+    log = {"log": view.log} if view.log else {}
     return {
-        **found,
+        **log,
         "client": view.client,
         "filter": view.filter,
         "qos": view.qos,
