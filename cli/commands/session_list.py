@@ -77,11 +77,19 @@ def age(typed: str) -> float:
 def session_columns(sort: str = "") -> list[Column[Row]]:
     """Return the columns of a list of sessions; the one that it is sorted by is always shown."""
     now_ms = round(time.time() * 1000)
+
+    def offline_for(row: Row) -> str | None:
+        return None if row.get("members") is not None else time_ago(row["closed_ms"], now_ms)
+
+    def expires_in(row: Row) -> str | None:
+        expires_ms = row["expires_ms"]
+        return None if expires_ms is None else f"in {whole_span(max(0, expires_ms - now_ms))}"
+
     no_rates = not sort.startswith("rate")
     width = 0 if sort == "queued_bytes" else 110
     return [
         Column("STATE", session_state, style=lambda row: "green" if row["connected"] else "dim"),
-        Column("SINCE", lambda row: _offline_for(row, now_ms), right=True),
+        Column("SINCE", offline_for, right=True),
         Column("SUBSCR.", lambda row: row["subscriptions"], right=True, wide=True),
         Column("IN FLIGHT", lambda row: row["in_flight"], right=True),
         Column("QUEUED", lambda row: row["queued"], right=True),
@@ -97,9 +105,7 @@ def session_columns(sort: str = "") -> list[Column[Row]]:
         Column("IN/S", lambda row: rate(row.get("rate_in")), right=True, wide=no_rates),
         Column("OUT/S", lambda row: rate(row.get("rate_out")), right=True, wide=no_rates),
         Column("LAST END", _last_end, wide=True, ready=True),
-        Column(
-            "EXPIRES", lambda row: _left(row["expires_ms"], now_ms), right=True, least_width=150
-        ),
+        Column("EXPIRES", expires_in, right=True, least_width=150),
         Column("ADDRESS", lambda row: row["address"], least_width=140),
         Column("USER", lambda row: row["user"], name=True, least_width=150),
         Column("CLIENT", lambda row: row["session"], name=True),
@@ -136,14 +142,6 @@ def session_state(row: Row) -> str:
 def _last_end(row: Row) -> str | None:
     reason = row.get("last_close")
     return close_words(reason) if reason else None
-
-
-def _offline_for(row: Row, now_ms: int) -> str | None:
-    return None if row.get("members") is not None else time_ago(row["closed_ms"], now_ms)
-
-
-def _left(then_ms: int | None, now_ms: int) -> str | None:
-    return None if then_ms is None else f"in {whole_span(max(0, then_ms - now_ms))}"
 
 
 def clients_of(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

@@ -285,7 +285,9 @@ class ProjectionCheck:
         def after(event: Event) -> None:
             touched = node.retained.dirty or {}
             for topic in touched:
-                self._settle(RETAINED, topic, _retained(node, topic))
+                difference = self.open.get((RETAINED, topic))
+                if difference is not None and difference.other == _retained(node, topic):
+                    del self.open[RETAINED, topic]
             name = getattr(event, "session", None)
             if name is not None and (SESSION, name) in self.open and name not in node.sessions:
                 del self.open[SESSION, name]
@@ -295,11 +297,6 @@ class ProjectionCheck:
                 touched.clear()
 
         self.comparison.watch = after
-
-    def _settle(self, kind: str, name: str, ours: int | None) -> None:
-        difference = self.open.get((kind, name))
-        if difference is not None and difference.other == ours:
-            del self.open[kind, name]
 
 
 def projection_checks(

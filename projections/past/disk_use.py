@@ -91,7 +91,9 @@ class DiskUse:
                 count = raw["count"]
                 places = from_runs(raw["refs"]) if raw.get("refs") else range(at, at + count)
                 for place, (topic, publisher, own) in zip(places, _messages(raw), strict=True):
-                    self._remember(place, topic)
+                    self._known[place] = topic
+                    if len(self._known) > _REMEMBERED:
+                        self._known.popitem(last=False)
                     yield topic, publisher, 1, own
             elif kind == "WillArmed":
                 count = 1
@@ -108,11 +110,6 @@ class DiskUse:
                 count = 1
                 yield None, client, 1, 0
             at += count
-
-    def _remember(self, at: Position, topic: str) -> None:
-        self._known[at] = topic
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
 
 
 def sizes_by_levels(topics: Mapping[str | None, int], levels: int) -> Counter[str | None]:

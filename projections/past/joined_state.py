@@ -5,7 +5,7 @@ log with members. The sessions that stand for other logs are left out. Every log
 messages: one that has not been taken by all logs at the moment is shown with the logs that have it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -93,7 +93,9 @@ class JoinedState:
         interval is not compared: a log that took the message has what was left of it then.
         """
         for number, part in enumerate(self.parts):
-            for message in _messages(part, topic_filter):
+            retained = part.state.retained
+            messages = retained.all() if topic_filter is None else retained.match(topic_filter)
+            for message in messages:
                 topic = message.topic
                 before = self.parts[:number]
                 if all(earlier.state.retained.get(topic) is None for earlier in before):
@@ -113,11 +115,6 @@ class JoinedState:
             log, message = same[0]
             logs = tuple(name for name, _ in same)
             yield JoinedRetained(log, message, logs, len(logs) == len(self.parts))
-
-
-def _messages(part: LogState, topic_filter: str | None) -> Iterable[RetainedMessage]:
-    retained = part.state.retained
-    return retained.all() if topic_filter is None else retained.match(topic_filter)
 
 
 async def fold_logs(

@@ -246,7 +246,7 @@ async def _unread_drops(
         return None
     part, index, _ = drops[-1]
     at, dropped = position(part.sequence, index), sum(event.count for _, _, event in drops)
-    limits = await _limits(source, part.sequence)
+    limits = await asked_of(source, lambda log: _limits(log, part.sequence))
     return UnreadDrops(at, part.time_ms, dropped, (single and alike) or messages, limits)
 
 
@@ -293,10 +293,6 @@ def _is_matched(topic: str, subscriber: SubscriberState) -> bool:
 
 async def _limits(source: LogSource, end: int) -> Mapping[str, Any] | None:
     """Return the limits that applied at a record; None: not recorded."""
-    return await asked_of(source, lambda log: _indexed_limits(log, end))
-
-
-async def _indexed_limits(source: LogSource, end: int) -> Mapping[str, Any] | None:
     index, limits = source.index, None
     latest = index.latest_rare("LimitsApplied", min(end, index.last))
     if latest is not None and latest >= source.begin:

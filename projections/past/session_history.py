@@ -230,15 +230,11 @@ class SessionHistory:
 
     def _follow(self, record: Record) -> None:
         try:
-            self._take(record)
+            for part in self._turns.take(record)[1]:
+                if any(_concerns(raw, self.name) for raw in part.raw_events):
+                    self._fold(part, position(record.sequence, 0))
         except INCONSISTENCIES as error:
             raise inconsistency(record, error) from error
-
-    def _take(self, record: Record) -> None:
-        _, complete = self._turns.take(record)
-        for part in complete:
-            if any(_concerns(raw, self.name) for raw in part.raw_events):
-                self._fold(part, position(record.sequence, 0))
 
     def _fold(self, part: Record, turn: Position) -> None:
         """Fold the events of a part of a turn that is complete with the record at ``turn``."""
