@@ -73,6 +73,11 @@ def given(*events: Event) -> Specification:
     return Specification().and_(*events)
 
 
+def subscriber(qos: int = 1, *events: Event) -> Specification:
+    """A session with a subscription to a, and what happened then."""
+    return given(opened(), subscribed(("a", qos)), *events)
+
+
 def events_of(decision: Any) -> list[Event]:
     """The events in what a decision returned."""
     if decision is None:
@@ -201,4 +206,5 @@ __all__ = [
     "queued",
     "snapshot",
     "subscribed",
+    "subscriber",
 ]
