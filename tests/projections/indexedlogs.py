@@ -1,6 +1,7 @@
 """Logs in memory with an index in files."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -115,35 +116,13 @@ def use(source: IndexedSource, files: IndexFiles) -> IndexedSource:
 def told(stories: list[MessageStory]) -> list[Any]:
     """What is to be compared of stories."""
     return [
-        (
-            story.ref,
-            story.time_ms,
-            story.session,
-            story.topic,
-            story.qos,
-            story.retain,
-            story.will,
-            story.size,
-            story.expires,
-            story.pid,
-            story.steps,
-            story.subscriber,
-            story.effective,
-            [
-                (
-                    copy.session,
-                    copy.filter,
-                    copy.qos,
-                    copy.retain,
-                    copy.outcome,
-                    copy.pid,
-                    copy.steps,
-                )
-                for copy in story.copies
-            ],
-        )
+        (_values(story, "copies"), [_values(copy, "story") for copy in story.copies])
         for story in stories
     ]
+
+
+def _values(item: Any, left_out: str) -> list[Any]:
+    return [getattr(item, each.name) for each in fields(item) if each.name != left_out]
 
 
 async def listed(source: IndexedSource, selected: EventFilter, start: int) -> list[Any]:
