@@ -68,36 +68,24 @@ async def find_stories(
     which nothing is known are left out, and those published after ``until``. Raises CorruptLog,
     UnreadableEvent or CutMeanwhile.
     """
-    refs = None if ref is None else [ref]
-    stories = await asked_of(
-        source, lambda log: _stories(log, topic_filter, last, refs, client, until, progress)
-    )
+
+    async def ask(log: LogSource) -> list[MessageStory]:
+        sessions, refs = IndexedSessions(log), [ref] if ref is not None else []
+        if ref is None:
+            refs = await _latest(log, topic_filter or "", last, until, progress)
+        if not log.index.empty and not all([await sessions.covers(each) for each in refs]):
+            raise BadIndex("the index does not cover a message")
+        following = _Following(log, sessions, refs, progress)
+        if refs:
+            await following.run()
+        known = [story for story in following.builder.stories.values() if story.known]
+        if client is not None:
+            await _add_subscriber_state(log, sessions, known, client)
+        return known
+
+    stories = await asked_of(source, ask)
     if client is not None:
         await add_receiver_past(source, stories, client)
-    return stories
-
-
-async def _stories(
-    source: LogSource,
-    topic_filter: str | None,
-    last: int,
-    refs: list[Position] | None,
-    client: str | None,
-    until: Position | None,
-    progress: Progress,
-) -> list[MessageStory]:
-    """Return the histories of messages; raises BadIndex if the index does not suffice."""
-    sessions = IndexedSessions(source)
-    if refs is None:
-        refs = await _latest(source, topic_filter or "", last, until, progress)
-    if not source.index.empty and not all([await sessions.covers(ref) for ref in refs]):
-        raise BadIndex("the index does not cover a message")
-    following = _Following(source, sessions, refs, progress)
-    if refs:
-        await following.run()
-    stories = [story for story in following.builder.stories.values() if story.known]
-    if client is not None:
-        await _add_subscriber_state(source, sessions, stories, client)
     return stories
 
 
