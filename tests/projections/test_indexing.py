@@ -17,8 +17,10 @@ from randomnode import NAMES, Node
 
 from cli.commands.why import find_messages
 from eventstore.errors import CutOff
-from eventstore.format.event_parsing import entries
+from eventstore.format.destination_events import ForwardRefused
+from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
+    InboundReplaced,
     MessagePublished,
     Queued,
     Redelivered,
@@ -365,6 +367,19 @@ def test_entries_are_counted_without_reading_events(steps: Steps, more: Steps) -
                 if getattr(event, "session", None) == name
             ]
             assert list(own_events(record, {name})) == own
+
+
+@pytest.mark.parametrize(
+    "event",
+    [InboundReplaced("ann", [[1, 2, 1]], [[5, 2, 1]]), ForwardRefused("erp", [[4, 2, 1]], "no")],
+    ids=lambda event: event.e,
+)
+def test_entries_of_rare_events_are_counted(event: Event) -> None:
+    opened = SessionOpened("bob", False, False, 4)
+    log = LogBuilder("n")
+    log.record(event, opened)
+    record = IndexedSource(node_of(log.records)).record(1)
+    assert list(own_events(record, {"bob"})) == [(position(1, 2), opened)]
 
 
 def effects_in(index: LogIndex, *asked: Any) -> list[int] | None:
