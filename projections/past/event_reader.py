@@ -282,14 +282,15 @@ class EventReader:
         """
         if start.sequence <= end.sequence:
             async for record in self._selected.records(self.source, start.sequence, end.sequence):
-                void, complete = turns.take(record)
-                for part in void:
+                incomplete, complete = turns.take(record)
+                for part in incomplete:
                     async for entry in self.selected(part, start, end, void=True):
                         yield entry
                 for part in complete:
                     async for entry in self.selected(part, start, end, void=False):
                         yield entry
-        for part, void in () if follows else await parts_left(self.source, turns, end.sequence):
+        parts = [] if follows else await parts_left(self.source, turns, end.sequence)
+        for part, void in parts:
             if ended or not void:
                 async for entry in self.selected(part, start, end, void=void):
                     yield entry
