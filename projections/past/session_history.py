@@ -194,11 +194,6 @@ class SessionHistory:
         return self._node.partial
 
     @property
-    def state(self) -> SessionState | None:
-        """The state after the last record."""
-        return self._node.sessions.peek(self.name)
-
-    @property
     def carried(self) -> dict[int, list[int]]:
         """Records that were cut off -> records that repeat messages of them."""
         return self._node.carried

@@ -73,7 +73,6 @@ async def test_a_state_at_any_position_is_that_of_a_full_fold(
             if seen.earlier is not None:
                 assert same(seen.before, full_fold(fake, name, seen.earlier)), at
             assert seen.later is None or seen.later > at
-    assert same(history.state, full_fold(fake, name, position(fake.last, MAX_INDEX)))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
