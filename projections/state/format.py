@@ -73,13 +73,11 @@ def key_of(kind: int, name: str, part: int = 0) -> str:
     """Return the key of a session, topic or client; those of a kind have the same length."""
     short = hashlib.sha256(name.encode()).digest()[:20]
     token = urlsafe_b64encode(short).rstrip(b"=").decode()
-    if kind == RETAINED:
-        return f"retained.{token}"
-    if kind == HISTORY:
-        return f"client.{token}"
-    if kind == KEY:
-        return f"key.{token}"
-    return f"session.{token}.{part}" if part else f"session.{token}"
+    key = f"{_NAMESPACES.get(kind, 'session')}.{token}"
+    return f"{key}.{part}" if part else key
+
+
+_NAMESPACES: Final = {RETAINED: "retained", HISTORY: "client", KEY: "key"}
 
 
 def version_tag(key: str, version: Position) -> int:

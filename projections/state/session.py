@@ -289,12 +289,8 @@ def _closed(state: SessionState, event: SessionClosed, _at: Position, ms: int) -
         _reset(state)
 
 
-def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _ms: int) -> None:
-    """Change nothing: the SessionOpened that follows contains the state."""
-
-
-def _denied(_state: SessionState, _event: SubscriptionDenied, _at: Position, _ms: int) -> None:
-    """Change nothing."""
+def _nothing(_state: SessionState, _event: Event, _at: Position, _ms: int) -> None:
+    """Change nothing: what a takeover changes is in the SessionOpened that follows."""
 
 
 def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int) -> None:
@@ -563,10 +559,10 @@ def _will_gone(
 
 EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     SessionOpened: _opened,
-    SessionTakenOver: _taken_over,
+    SessionTakenOver: _nothing,
     SessionClosed: _closed,
     Subscribed: _subscribed,
-    SubscriptionDenied: _denied,
+    SubscriptionDenied: _nothing,
     Unsubscribed: _unsubscribed,
     ReplayOpened: _replay_opened,
     ReplayReached: _replay_reached,
