@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -174,7 +174,7 @@ class IndexedSessions:
         turns = TurnAssembler()
         for record in await fetch_listed(self._source, listed):
             for part in turns.take(record)[1]:
-                for _, event in own_events(part, {name}):
+                for _, event in own_events(part, name):
                     clean = _clean_after(event, clean)
         return clean
 
@@ -216,27 +216,28 @@ async def _no_pause() -> None:
 
 
 def _fold(sessions: Mapping[str, _Folded], part: Record, stop: Position) -> None:
-    """Fold the events of these sessions that begin before a position."""
+    """Fold the events of these sessions that begin before a position; others are not parsed."""
+    at = position(part.sequence, 0)
     try:
-        for at, event in own_events(part, sessions):
-            if at >= stop:
-                return
-            session = sessions[getattr(event, "session", "")]
-            if part.sequence >= session.start:
+        for raw in part.raw_events:
+            session = sessions.get(raw.get("session", ""))
+            if session is not None and part.sequence >= session.start and at < stop:
+                event = parse_event(raw)
                 session.fold.take(event, at, part.steady_ms)
                 session.denied.take(event, at, part.time_ms)
+            at += count_entries(raw)
     except INCONSISTENCIES as error:
         raise inconsistency(part, error) from error
 
 
-def own_events(record: Record, names: Container[str]) -> Iterator[tuple[Position, Event]]:
-    """Yield the events of some sessions with their positions; others are not parsed.
+def own_events(record: Record, name: str) -> Iterator[tuple[Position, Event]]:
+    """Yield the events of one session with their positions; others are not parsed.
 
     Only for records that were indexed, and are therefore readable.
     """
     at = position(record.sequence, 0)
     for raw in record.raw_events:
-        if raw.get("session", "") in names:
+        if raw.get("session") == name:
             yield at, parse_event(raw)
         at += count_entries(raw)
 
