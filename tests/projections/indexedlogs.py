@@ -6,9 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from harness.logs import LogBuilder
 from playedlogs import FakeSource
 from randomnode import Node
 
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessagePublished
 from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.log_start import RecordedCut
@@ -70,6 +73,15 @@ def written(
     source = IndexedSource(node_of(records), first, first)
     last = round(indexed * source.last)
     return use(source, build(source, path, last, 1)) if last >= first else source
+
+
+def turns_written(path: Path, indexed: float, *turns: list[Event]) -> IndexedSource:
+    """A log with a record each second; a share of it is indexed."""
+    log = LogBuilder("n", step_ms=1000)
+    for events in turns:
+        messages = [event for event in events if isinstance(event, MessagePublished)]
+        log.record(*events, payloads=[b"on" * event.count for event in messages])
+    return written(log.records, path, indexed)
 
 
 def as_log(source: IndexedSource) -> LogSource:

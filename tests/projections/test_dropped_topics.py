@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from harness.logs import LogBuilder
-from indexedlogs import IndexedSource, as_log, written
+from indexedlogs import IndexedSource, as_log, turns_written
 
 from actors.session.decisions import queueing
 from eventstore.format.event_parsing import Event
@@ -34,15 +33,6 @@ def published(*topics: str) -> MessagePublished:
     return MessagePublished("p", 1, False, [*topics], which, [1], 2, 0, len(topics))
 
 
-def stored(path: Path, indexed: float, *turns: list[Event]) -> IndexedSource:
-    """A log with a share of it in an index."""
-    log = LogBuilder("n", step_ms=1000)
-    for events in turns:
-        some = [one for one in events if isinstance(one, MessagePublished)]
-        log.record(*events, payloads=[b"on" * one.count for one in some])
-    return written(log.records, path, indexed)
-
-
 async def listed(source: IndexedSource, topic: str) -> list[str]:
     """The positions of the events about a topic."""
     reader = EventReader(as_log(source), EventFilter(topic=topic))
@@ -69,7 +59,7 @@ async def listed(source: IndexedSource, topic: str) -> list[str]:
 async def test_a_topic_lists_the_drops_that_name_it(
     tmp_path: Path, indexed: float, topic: str, expected: list[str]
 ) -> None:
-    source = stored(
+    source = turns_written(
         tmp_path, indexed,
         [SessionOpened("p", False, False, 4)], [published("hall/door")], [DENIED], [UNREAD],
         [UNNAMED],
@@ -79,7 +69,7 @@ async def test_a_topic_lists_the_drops_that_name_it(
 
 @SHARES
 async def test_a_drop_is_no_message_on_its_topic(tmp_path: Path, indexed: float) -> None:
-    source = stored(tmp_path, indexed, [published("hall/door")], [DENIED], [UNREAD])
+    source = turns_written(tmp_path, indexed, [published("hall/door")], [DENIED], [UNREAD])
     found = await find_stories(as_log(source), topic_filter="hall/door")
     assert [one.ref for one in found] == [position(1, 0)]
 
@@ -119,7 +109,7 @@ async def test_why_uses_the_topics_of_a_drop(
         [SessionOpened("c", False, False, 4)],
         [Subscribed("c", [("hall/+", 0)])],
     ]
-    source = stored(tmp_path, 0, *begun, [published(*topics), drop])
+    source = turns_written(tmp_path, 0, *begun, [published(*topics), drop])
     (one,) = await find_stories(as_log(source), ref=position(3, 0), client="c")
     (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
     assert (f"{said} this one" in line) if said else ("which is not recorded" in line)

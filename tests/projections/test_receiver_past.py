@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
-from indexedlogs import as_log, written
+from indexedlogs import as_log, turns_written, written
 
 from cli.commands.log_events import Selection
 from cli.web.pages.log import find_page
@@ -52,11 +52,7 @@ def published(topic: str = "hall/door") -> MessagePublished:
 
 def story(path: Path, indexed: float, *turns: list[Event], at: int) -> MessageStory:
     """The history of the message of a record, with a share of the log in an index."""
-    log = LogBuilder("n", step_ms=1000)
-    for events in turns:
-        messages = [one for one in events if isinstance(one, MessagePublished)]
-        log.record(*events, payloads=[b"on" for _ in messages])
-    source = written(log.records, path, indexed)
+    source = turns_written(path, indexed, *turns)
     found = asyncio.run(find_stories(as_log(source), ref=position(at, 0), client="c"))
     (one,) = found
     return one
