@@ -167,18 +167,7 @@ class StateReader:
     async def _fill_carried(self, loaded: LoadedProjections) -> None:
         """Read which messages are repeated in which records, and where the log was cut."""
         node_state, mark = self._state, loaded.mark
-        node_state.take_marks(
-            mark.checkpoints,
-            mark.cut,
-            mark.archived,
-            mark.bridged,
-            mark.epoch,
-            mark.followed,
-            mark.doubts,
-            mark.destinations,
-            mark.keys,
-            mark.doubtful,
-        )
+        node_state.take_mark(mark)
         carriers = [sequence for sequence in mark.carriers if sequence >= self._log.first]
         for start in range(0, len(carriers), _YIELD_EVERY):
             for record in await self._read(carriers[start : start + _YIELD_EVERY]):

@@ -31,8 +31,7 @@ from eventstore.format.event_parsing import LogEvent, entries
 from eventstore.format.positions import Position, format_position
 from eventstore.format.stored_properties import expired_until
 from eventstore.log.message_store import MessageStore
-from projections.state.client_history import ClientHistories
-from projections.state.history_fold import LONGEST_DENIED
+from projections.state.client_history import LONGEST_DENIED, ClientHistories
 from projections.state.node_state import NodeState
 from protocol.mqtt.publish_encoder_v5 import AliasNumbers
 from protocol.mqtt.reason_codes import ReasonCode

@@ -1,7 +1,7 @@
 """``foldmq diff``: the differences between the states at two points in time."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from cli.common import text
 from cli.common.progress_bar import progress
@@ -72,9 +72,9 @@ def states_object(log: str, states: StatesBetween) -> dict[str, object]:
     return {**({"log": log} if log else {}), **ends, **changes, **unsure}
 
 
-def diff_lines(changes: Sequence[LogChanges], first: str, second: str) -> Iterator[str]:
+def diff_lines(changes: LogChanges, first: str, second: str) -> Iterator[str]:
     """Yield the differences as text; those of several logs are between two times."""
-    if changes[0].log:
+    if changes[0][0]:
         yield f"from {first}"
         yield f"  to {second}"
     for log, states in changes:

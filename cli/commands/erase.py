@@ -53,12 +53,12 @@ async def erase(
         receivers = sorted({name for _, each in receiving for name in each["receivers"]})
         broker, plan = max(plans, key=lambda each: int(each[1]["total"]))
         matching = text.name(topic_filter)
-        left = _left(max((each for _, each in plans), key=itemgetter("left_until_ms")))
+        remainder = _left(max((each for _, each in plans), key=itemgetter("left_until_ms")))
         if not plan["total"]:
             if before_ms:
                 raise Refused(
                     f"no sealed contents of {matching} are in a period that ended before "
-                    f"{text.clock(before_ms)}{left and f': {left}'}"
+                    f"{text.clock(before_ms)}{remainder and f': {remainder}'}"
                 )
             raise Refused(f"no topic with sealed contents matches {matching}")
         listed = sorted({topic for _, each in plans for topic in each["topics"]})
@@ -66,23 +66,23 @@ async def erase(
         ended = f" in periods that ended before {text.clock(before_ms)}" if before_ms else ""
         what = f"erase the contents of {topics}{ended} for ever"
         if not await confirmed([f"  {text.name(topic)}" for topic in listed], what, manner):
-            if left:
-                sys.stderr.write(f"foldmq: {left}\n")
+            if remainder:
+                sys.stderr.write(f"foldmq: {remainder}\n")
             sys.stderr.write(_sent_before(receivers))
             return
         try:
-            done = await broker.ask("change", do="erase", by=operator_name(), **scope)
+            answer = await broker.ask("change", do="erase", by=operator_name(), **scope)
         except NoAnswer as error:
             raise NoAnswer(f"{error}; the contents may still be erased: try again") from None
         if brokers.several:
             await _until_followed(brokers)
     in_all = f" in all logs, in {broker.node}" if brokers.several else ""
-    numbers = ", ".join(map(str, done["erasures"]))
-    noun = "erasure" if len(done["erasures"]) == 1 else "erasures"
+    numbers = ", ".join(map(str, answer["erasures"]))
+    noun = "erasure" if len(answer["erasures"]) == 1 else "erasures"
     sys.stdout.write(
-        f"erased{in_all}: {text.count_of(done['keys'], 'key')}, "
-        f"{text.count_of(done['retained'], 'retained message')} ({noun} {numbers})\n"
-        + (f"{left}\n" if left else "")
+        f"erased{in_all}: {text.count_of(answer['keys'], 'key')}, "
+        f"{text.count_of(answer['retained'], 'retained message')} ({noun} {numbers})\n"
+        + (f"{remainder}\n" if remainder else "")
         + _COPIES
         + _sent_before(receivers)
     )
@@ -110,28 +110,28 @@ async def erase_name(flags: SourceFlags, kind: str, name: str, manner: ChangeOpt
                 f"--{kind}: the broker has {logs} logs, which all have names: give --config or "
                 "--data-dir"
             )
-        known = [(broker, plan) for broker, plan in plans if plan["token"] is not None]
+        having = [(broker, plan) for broker, plan in plans if plan["token"] is not None]
         away = [*brokers.absent]
         if kind == CLIENT and brokers.several:  # the other logs have no token of it
             away = [log for log in away if log == log_of_session(brokers.logs, scope["name"])]
-        if not known and not away:
+        if not having and not away:
             raise UsageError(
                 f"--{kind} {shown}: has no token: personal_{kind}s never matched it at a login, or "
                 "it was erased"
             )
-        sessions = text.count_of(sum(plan["total"] for _, plan in known), "session")
-        tokens = ", ".join(plan["token"] for _, plan in known) or f"a {kind}"
+        sessions = text.count_of(sum(plan["total"] for _, plan in having), "session")
+        tokens = ", ".join(plan["token"] for _, plan in having) or f"a {kind}"
         what = f"erase the name of {tokens} for ever, and end {sessions}"
-        names = [text.name(session) for _, plan in known for session in plan["sessions"]]
-        done: list[tuple[str, dict[str, Any]]] = []
+        names = [text.name(session) for _, plan in having for session in plan["sessions"]]
+        answers: list[tuple[str, dict[str, Any]]] = []
         if await confirmed([f"  {name}" for name in names], what, manner):
             request = {"do": "erase", "by": operator_name(), **scope}
             try:
                 if away:  # first, so that it is not forgotten
                     await plans[0][0].ask("change", logs=away, **request)
-                for broker, _ in known:
+                for broker, _ in having:
                     answer = await broker.ask("change", **request)
-                    done.append((f" in {broker.node}" if brokers.several else "", answer))
+                    answers.append((f" in {broker.node}" if brokers.several else "", answer))
             except (NoAnswer, NoLiveBroker) as error:
                 again = f"{error}; the name may still be erased: try again"
                 raise type(error)(again) from None
@@ -140,12 +140,12 @@ async def erase_name(flags: SourceFlags, kind: str, name: str, manner: ChangeOpt
                     f"log {log} does not answer: it erases the name before it serves clients "
                     "again\n"
                 )
-    for place, answer in done:
+    for place, answer in answers:
         sys.stdout.write(
             f"erased{place}: {answer['token']}, {text.count_of(answer['sessions'], 'session')} "
             f"(erasure {answer['erasures'][0]})\n"
         )
-    if done:
+    if answers:
         sys.stdout.write(_COPIES)
     if away:
         brokers.check_complete()

@@ -29,15 +29,15 @@ _NEVER = (
 )
 
 
-def check(flags: SourceFlags, wanted: str, places: Sequence[str], *, as_json: bool) -> None:
+def check(flags: SourceFlags, searched_text: str, places: Sequence[str], *, as_json: bool) -> None:
     """Search the files of a broker, and ``places``, for a text; ``-``: a line of standard input.
 
     Raises typer.Exit(1) if it is there, and NoLog or UsageError.
     """
-    if wanted == "-":
-        wanted = sys.stdin.readline().rstrip("\r\n")
+    if searched_text == "-":
+        searched_text = sys.stdin.readline().rstrip("\r\n")
     settings = load_log_settings(flags.settings, os.environ, flags.config)
-    search = TextSearch(wanted, store_key(settings.encryption_key_file), _columns())
+    search = TextSearch(searched_text, store_key(settings.encryption_key_file), _columns())
     for place in places:
         if "://" in place:
             raise UsageError("--in: buckets cannot be searched: copy them into a directory first")

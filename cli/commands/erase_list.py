@@ -31,8 +31,8 @@ async def list_erasures(flags: SourceFlags, *, as_json: bool) -> None:
                     shown(sequence - first + 1)
             if erasures.cut_off:
                 count = text.count_of(erasures.cut_off, "erasure")
-                rest = "; the last of them is not finished" if erasures.pending_before else ""
-                line = f"earlier: {count}, whose records were cut off{rest}"
+                state = "; the last of them is not finished" if erasures.pending_before else ""
+                line = f"earlier: {count}, whose records were cut off{state}"
                 write_notice(log_prefix(log) + line)
             for entry in erasures.entries:
                 if as_json:

@@ -67,7 +67,7 @@ def history_query(
     messages.
     """
     check_filter(topic_filter)
-    start, until = (one if one is None else moment_of(one) for one in bounds)
+    start, until = (bound if bound is None else moment_of(bound) for bound in bounds)
     if last and start is not None:
         raise UsageError("--last and --from cannot be combined")
     if last:
@@ -89,20 +89,20 @@ def history_query(
     return HistoryQuery(topic_filter, start, until, count, follow, brief)
 
 
-def moment_of(given: str) -> Moment:
+def moment_of(typed: str) -> Moment:
     """Return a moment as replays take it, or as other commands do; raises UsageError.
 
     A time without a zone is local, as in other commands.
     """
     with contextlib.suppress(UsageError):
-        point = parse_point(given)
+        point = parse_point(typed)
         if point.position is not None:
             return Moment(positions={"": point.position})
         return Moment(time_ms=max(0, point.time_ms or 0))
     try:
-        return parse_moment(given.strip(), round(time.time() * 1000))
+        return parse_moment(typed.strip(), round(time.time() * 1000))
     except BadMoment:
-        raise UsageError(f'not a moment: "{text.escaped(given)}"; {_EXPECTED}') from None
+        raise UsageError(f'not a moment: "{text.escaped(typed)}"; {_EXPECTED}') from None
 
 
 @run_to_end
@@ -149,25 +149,25 @@ async def _print_past(
     part: HistoryRange,
 ) -> bool:
     """Print the messages that there are; return whether to continue."""
-    start, left = query.start, query.count
+    start, remaining = query.start, query.count
     if start is not None and start.word == LAST:
         for view in await last_messages(logs, query.topic_filter, part, progress):
             printer.print(view)
         return True
-    if left is not None and start is None:
-        views = await history.latest(left + query.brief, part)
-        if query.brief and len(views) > left:
-            write_notice(f"the last {left} messages; -n COUNT prints more")
+    if remaining is not None and start is None:
+        views = await history.latest(remaining + query.brief, part)
+        if query.brief and len(views) > remaining:
+            write_notice(f"the last {remaining} messages; -n COUNT prints more")
             del views[0]
         for view in views:
             printer.print(view)
         return True
-    async with contextlib.aclosing(history.between(part)) as found:
-        async for view in found:
+    async with contextlib.aclosing(history.between(part)) as messages:
+        async for view in messages:
             printer.print(view)
-            if left is not None:
-                left -= 1
-                if not left:
+            if remaining is not None:
+                remaining -= 1
+                if not remaining:
                     return False
     return True
 

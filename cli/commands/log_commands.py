@@ -95,10 +95,10 @@ def _log(
         return
     from cli.commands import log_events
 
-    wanted = log_events.event_selection(
+    selection = log_events.event_selection(
         session, topic, types or (), (start, end), count, follow=follow, brief=not as_json
     )
-    log_events.run_events(source, wanted, as_json=as_json, payload=payload)
+    log_events.run_events(source, selection, as_json=as_json, payload=payload)
 
 
 @log_app.command("verify")
@@ -112,8 +112,8 @@ def _verify(source: SourceFlags, context: typer.Context, as_json: Json = False) 
     """
     from cli.commands import verify_log
 
-    given = context.obj
-    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    outer = context.obj
+    flags = source.over(outer) if isinstance(outer, SourceFlags) else source
     if not verify_log.run_verify_log(flags, as_json=as_json):
         raise typer.Exit(1)
 
@@ -151,8 +151,8 @@ def _usage(
     """
     from cli.commands import log_usage
 
-    given = context.obj
-    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    outer = context.obj
+    flags = source.over(outer) if isinstance(outer, SourceFlags) else source
     log_usage.run_usage(flags, by, levels, top, (start, end), unheard=unheard, as_json=as_json)
 
 
@@ -170,8 +170,8 @@ def _index(
     """
     from cli.logs import index_process
 
-    given = context.obj
-    flags = source.over(given) if isinstance(given, SourceFlags) else source
+    outer = context.obj
+    flags = source.over(outer) if isinstance(outer, SourceFlags) else source
     index_process.run_index(flags, child=child)
 
 

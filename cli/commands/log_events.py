@@ -86,7 +86,7 @@ def event_selection(
 
     ``brief``: without a range or a count, only the last events.
     """
-    start, end = (parse_point(one) if one is not None else None for one in bounds)
+    start, end = (parse_point(bound) if bound is not None else None for bound in bounds)
     if follow and end is not None:
         raise UsageError("-f and --to cannot be combined")
     if follow and count is None and start is None:
@@ -104,71 +104,62 @@ def event_types(names: Iterable[str]) -> tuple[type, ...]:
     return tuple(map(_event_type, names))
 
 
-def _event_type(given: str) -> type:
-    found = EVENT_TYPES.get(given.casefold())
-    if found is None:
-        close = difflib.get_close_matches(given.casefold(), EVENT_TYPES, n=1)
-        unknown = f'unknown event type "{text.escaped(given)}"'
+def _event_type(typed: str) -> type:
+    event_type = EVENT_TYPES.get(typed.casefold())
+    if event_type is None:
+        close = difflib.get_close_matches(typed.casefold(), EVENT_TYPES, n=1)
+        unknown = f'unknown event type "{text.escaped(typed)}"'
         if close:
             raise UsageError(f'{unknown} (did you mean "{EVENT_TYPES[close[0]].__name__}"?)')
         names = ", ".join(kind.__name__ for kind in EVENT_TYPES.values())
         raise UsageError(f"{unknown}: must be one of {names}")
-    return found
+    return event_type
 
 
 @run_to_end
 async def run_events(
-    flags: SourceFlags, wanted: Selection, *, as_json: bool, payload: bool
+    flags: SourceFlags, selection: Selection, *, as_json: bool, payload: bool
 ) -> None:
     """Print the selected events."""
-    indexed = wanted.session is not None or wanted.topic is not None
-    async with open_logs(flags, wanted.session, indexed=indexed) as logs:
+    indexed = selection.session is not None or selection.topic is not None
+    async with open_logs(flags, selection.session, indexed=indexed) as logs:
         for source in logs.values():
-            if wanted.follow and not source.live:
+            if selection.follow and not source.live:
                 raise UsageError(f"cannot follow the log: no broker is running on {source.where}")
-        for said in _beginnings(logs, await incomplete_logs(logs, wanted)):
-            write_notice(said)
-        await write_clock_notes(logs, wanted.start, wanted.end)
+        for beginning in _beginnings(logs, await incomplete_logs(logs, selection)):
+            write_notice(beginning)
+        await write_clock_notes(logs, selection.start, selection.end)
         reader = MergedReader(
-            logs, lambda: EventFilter(wanted.types, wanted.session, wanted.topic), progress
+            logs, lambda: EventFilter(selection.types, selection.session, selection.topic), progress
         )
-        printer = _LogPrinter(reader, as_json=as_json, payload=payload)
-        ends, more = await points_at(logs, wanted.end, end_at), True
-        if wanted.count is not None and wanted.start is None:
-            count = wanted.count + wanted.brief
-            entries = await reader.latest(count, ends, ended=not wanted.follow)
-            if wanted.brief and len(entries) == count:
-                write_notice(f"the last {wanted.count} events; -n COUNT prints more")
+        topics = {log: log_reader.topics for log, log_reader in reader.readers.items()}
+        printer = _LogPrinter(topics, as_json=as_json, payload=payload)
+        ends, more = await points_at(logs, selection.end, end_at), True
+        if selection.count is not None and selection.start is None:
+            count = selection.count + selection.brief
+            entries = await reader.latest(count, ends, ended=not selection.follow)
+            if selection.brief and len(entries) == count:
+                write_notice(f"the last {selection.count} events; -n COUNT prints more")
                 del entries[0]
             for entry in entries:
-                if is_between(entry.entry.time_ms, wanted.start, wanted.end):
+                if is_between(entry.entry.time_ms, selection.start, selection.end):
                     await printer.print(entry)
             starts = await points_at(logs, None, start_at)
-            if len(entries) >= wanted.count:
+            if len(entries) >= selection.count:
                 starts |= printer.printed.starts
         else:
-            starts = await points_at(logs, wanted.start, start_at)
-            more = await _print_from(reader, printer, starts, ends, wanted)
+            starts = await points_at(logs, selection.start, start_at)
+            more = await _print_from(reader, printer, starts, ends, selection)
             if not more:
                 ends = {**starts, **printer.printed.ends}
-        if wanted.session is not None or wanted.topic is not None or wanted.types:
+        if selection.session is not None or selection.topic is not None or selection.types:
             await write_lost_notes(logs, starts, ends)  # the events about it were not selected
         if not more:
             return
-        if wanted.follow:
+        if selection.follow:
             await _follow(reader, printer)
-        elif wanted.session is not None and not printer.printed.count:
-            await _check_session(logs, wanted.session)
-
-
-async def _cut_off(logs: Mapping[str, LogSource], moment: PointSpec | None) -> list[str]:
-    """Return the logs of which a moment is before the beginning."""
-    found = []
-    for log, source in logs.items():
-        with naming_log(log):
-            if await cut_off(source, moment):
-                found.append(log)
-    return found
+        elif selection.session is not None and not printer.printed.count:
+            await _check_session(logs, selection.session)
 
 
 async def _check_session(logs: Logs, session: str) -> None:
@@ -177,39 +168,46 @@ async def _check_session(logs: Logs, session: str) -> None:
     ends = {log: LogPoint(source.last) for log, source in logs.items()}
     if not await reader.latest(1, ends, ended=True):
         cuts = [log for log, source in logs.items() if source.cut is not None]
-        cut = "".join(f"; {said}" for said in _beginnings(logs, cuts))
+        cut = "".join(f"; {beginning}" for beginning in _beginnings(logs, cuts))
         which = f"the logs {', '.join(logs)} have" if logs.several else "the log has"
         raise NotFound(f"{which} no session {text.name(session)}{cut}")
 
 
-def _beginnings(logs: Mapping[str, LogSource], some: Iterable[str]) -> Iterator[str]:
+def _beginnings(logs: Mapping[str, LogSource], names: Iterable[str]) -> Iterator[str]:
     """Yield a sentence about the beginning of each of some logs."""
-    for log in some:
+    for log in names:
         yield log_prefix(log) + logs[log].beginning()
 
 
-def _is_later(one: PointSpec | None, other: PointSpec | None) -> bool:
+def _is_later(moment: PointSpec | None, other: PointSpec | None) -> bool:
     """Return whether a moment is later than another; False if that depends on the log."""
-    if one is None or other is None:
+    if moment is None or other is None:
         return False
-    if one.position is not None and other.position is not None:
-        return sequence_of(one.position) > sequence_of(other.position)
-    return one.time_ms is not None and other.time_ms is not None and one.time_ms > other.time_ms
+    if moment.position is not None and other.position is not None:
+        return sequence_of(moment.position) > sequence_of(other.position)
+    return (
+        moment.time_ms is not None and other.time_ms is not None and moment.time_ms > other.time_ms
+    )
 
 
-async def incomplete_logs(logs: Logs, wanted: Selection) -> list[str]:
+async def incomplete_logs(logs: Logs, selection: Selection) -> list[str]:
     """Return the logs of which a part of the selection was deleted.
 
     Raises CutOff if all of it was, and UsageError.
     """
-    if _is_later(wanted.start, wanted.end):
+    if _is_later(selection.start, selection.end):
         raise UsageError("--from is later than --to")
-    logs.check_comparable(wanted.start, wanted.end)
-    deleted = await _cut_off(logs, wanted.end)
+    logs.check_comparable(selection.start, selection.end)
+    deleted, incomplete = [], []
+    for log, source in logs.items():
+        with naming_log(log):
+            if await cut_off(source, selection.end):
+                deleted.append(log)
+            if log in deleted or await cut_off(source, selection.start):
+                incomplete.append(log)
     if len(deleted) == len(logs):
         raise CutOff(f"these records were deleted: {'; '.join(_beginnings(logs, deleted))}")
-    incomplete = {*deleted, *await _cut_off(logs, wanted.start)}
-    return [log for log in logs if log in incomplete]
+    return incomplete
 
 
 async def _print_from(
@@ -217,18 +215,20 @@ async def _print_from(
     printer: "_LogPrinter",
     starts: Mapping[str, LogPoint],
     ends: Mapping[str, LogPoint],
-    wanted: Selection,
+    selection: Selection,
 ) -> bool:
     """Print events; return whether to continue."""
-    left = wanted.count
-    async with contextlib.aclosing(reader.entries(starts, ends, ended=not wanted.follow)) as found:
-        async for entry in found:
-            if not is_between(entry.entry.time_ms, wanted.start, wanted.end):
+    remaining = selection.count
+    async with contextlib.aclosing(
+        reader.entries(starts, ends, ended=not selection.follow)
+    ) as entries:
+        async for entry in entries:
+            if not is_between(entry.entry.time_ms, selection.start, selection.end):
                 continue  # the clock was set back: other times lie between
             await printer.print(entry)
-            if left is not None:
-                left -= 1
-                if not left:
+            if remaining is not None:
+                remaining -= 1
+                if not remaining:
                     return False
     return True
 
@@ -245,69 +245,49 @@ async def _follow(reader: MergedReader, printer: "_LogPrinter") -> None:
 
 
 class _LogPrinter:
-    """Prints events of one or several logs."""
-
-    def __init__(self, reader: MergedReader, *, as_json: bool, payload: bool) -> None:
-        width = max(len(short_name(log)) for log in reader.readers)
-        self._printers = {
-            log: _EventPrinter(one.topics, log, width, as_json=as_json, payload=payload)
-            for log, one in reader.readers.items()
-        }
-        self.printed = PrintedRecords()
-
-    async def print(self, found: LogEntry) -> None:
-        """Print one event; may read its log for the topics of its messages."""
-        self.printed.add(found.log, found.entry.at)
-        with naming_log(found.log):
-            await self._printers[found.log].print(found.entry)
-
-
-class _EventPrinter:
-    """Prints events of a log, which has a name if there are several."""
+    """Prints events of logs, which have names if there are several."""
 
     def __init__(
-        self,
-        topics: MessageTopics,
-        log: str = "",
-        width: int = 0,
-        *,
-        as_json: bool = False,
-        payload: bool = False,
+        self, topics: Mapping[str, MessageTopics], *, as_json: bool, payload: bool
     ) -> None:
         self._topics = topics
         self._as_json, self._payload = as_json, payload
-        self._log = log
-        self._short = f" {short_name(log):<{width}}" if log else ""
+        self._width = max(len(short_name(log)) for log in topics)
         self._colours = has_colours(sys.stdout)
+        self.printed = PrintedRecords()
 
-    async def print(self, entry: EventEntry) -> None:
-        """Print one event; may read the log for the topics of its messages."""
-        await self._topics.load(refs_of(entry.event))
+    async def print(self, log_entry: LogEntry) -> None:
+        """Print one event; may read its log for the topics of its messages."""
+        log, entry = log_entry
+        self.printed.add(log, entry.at)
+        topics = self._topics[log]
+        with naming_log(log):
+            await topics.load(refs_of(entry.event))
         if self._as_json:
-            line = text.json_line(
-                entry_object(entry, self._topics, self._log, payload=self._payload)
-            )
+            line = text.json_line(entry_object(entry, topics, log, payload=self._payload))
         else:
-            line = self._line(entry)
+            line = self._line(log, entry)
         sys.stdout.write(line + "\n")
 
-    def _painted(self, said: str, style: Style | None) -> str:
-        return painted(said, style, sys.stdout) if self._colours else said
+    def _painted(self, line: str, style: Style | None) -> str:
+        return painted(line, style, sys.stdout) if self._colours else line
 
-    def _line(self, entry: EventEntry) -> str:
+    def _line(self, log: str, entry: EventEntry) -> str:
         session = getattr(entry.event, "session", None)
         who = text.name(session, _SESSION_LIMIT) if session is not None else "-"
-        said = words(entry.event, self._topics, entry.jumped_ms)
+        what = words(entry.event, self._topics[log], entry.jumped_ms)
         if entry.cause:
-            said += f": {entry.cause}"
+            what += f": {entry.cause}"
         if self._payload:
-            said += payload_words(entry.event, entry.area)
+            what += payload_words(entry.event, entry.area)
         if entry.void:
-            said = f"void (its turn was not completed): {said}"
-        stamp = f"{text.clock(entry.time_ms)}{self._short} {format_position(entry.at):>8}"
-        stamp = self._painted(stamp, "dim")
+            what = f"void (its turn was not completed): {what}"
+        short = f" {short_name(log):<{self._width}}" if log else ""
+        stamp = self._painted(
+            f"{text.clock(entry.time_ms)}{short} {format_position(entry.at):>8}", "dim"
+        )
         style = "dim" if entry.void else event_style(entry.event)
-        return f"{stamp}  {who:<10} {self._painted(said, style)}"
+        return f"{stamp}  {who:<10} {self._painted(what, style)}"
 
 
 def entry_object(
@@ -315,14 +295,14 @@ def entry_object(
 ) -> dict[str, object]:
     """Return an event as a JSON object; ``log`` is its log, if there are several."""
     area = entry.area if payload else None
-    found = event_object(entry.event, entry.at, entry.time_ms, topics, area, entry.jumped_ms)
+    fields = event_object(entry.event, entry.at, entry.time_ms, topics, area, entry.jumped_ms)
     if entry.cause:
-        found["cause"] = entry.cause
+        fields["cause"] = entry.cause
     if log:
-        if "log" in found:  # of Followed: the other log
-            found["followed"] = found.pop("log")
-        found = {"log": log, **found}
-    return {**found, "void": True} if entry.void else found
+        if "log" in fields:  # of Followed: the other log
+            fields["followed"] = fields.pop("log")
+        fields = {"log": log, **fields}
+    return {**fields, "void": True} if entry.void else fields
 
 
 def event_style(event: Event) -> Style | None:

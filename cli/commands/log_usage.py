@@ -54,21 +54,21 @@ def run_usage(
     logs, uses = asyncio.run(_read(flags, bounds, heard if unheard else None))
     if uses:
         use = functools.reduce(DiskUse.merged, uses.values())
-        found: Mapping[str | None, int] = (
+        sizes: Mapping[str | None, int] = (
             use.clients if by == "client" else sizes_by_levels(use.topics, levels)
         )
         if unheard:
-            found = {
+            sizes = {
                 topic: size
                 for topic, size in use.topics.items()
                 if topic is not None and not heard.match(topic)
             }
         if as_json:
-            sys.stdout.write(text.json_line(_object(logs, uses, found, by, top)) + "\n")
+            sys.stdout.write(text.json_line(_object(logs, uses, sizes, by, top)) + "\n")
         else:
-            _print(use, found, by, top)
-            for log, one in uses.items() if logs.several else ():
-                sys.stdout.write(f"log {log}: {_size(one)}\n")
+            _print(use, sizes, by, top)
+            for log, own_use in uses.items() if logs.several else ():
+                sys.stdout.write(f"log {log}: {_size(own_use)}\n")
             of = f", {text.count_of(len(uses), 'log')}" if logs.several else ""
             sys.stdout.write(f"{_size(use)}{of}\n")
     logs.check_read()
@@ -93,14 +93,14 @@ async def _read(
                     write_notice(log_prefix(log) + source.beginning())
                 first = (await start_at(source, start)).sequence
                 until = await end_at(source, end)
-                last = until.sequence
-                with progress("reading", max(0, last - first + 1)) as shown:
-                    async for record in source.records(first, last):
+                last_record = until.sequence
+                with progress("reading", max(0, last_record - first + 1)) as shown:
+                    async for record in source.records(first, last_record):
                         if is_between(record.time_ms, start, end):
                             use.take(record, len(cast("bytes", record.stored.obj)))
                         shown(use.records)
                 if heard is not None:
-                    replay = Replay(source, last, None, progress)
+                    replay = Replay(source, last_record, None, progress)
                     await replay.to(until)
                     for state in replay.state.sessions.values():
                         for held in state.active():
@@ -110,20 +110,20 @@ async def _read(
 
 
 def _object(
-    logs: Logs, uses: Mapping[str, DiskUse], found: Mapping[str | None, int], by: str, top: int
+    logs: Logs, uses: Mapping[str, DiskUse], sizes: Mapping[str | None, int], by: str, top: int
 ) -> dict[str, object]:
-    rows = [{by: name, "bytes": size} for name, size in _largest(found)[:top]]
+    rows = [{by: name, "bytes": size} for name, size in _largest(sizes)[:top]]
     by_log = [{"log": log, "bytes": use.bytes, "records": use.records} for log, use in uses.items()]
     return {
         "bytes": sum(use.bytes for use in uses.values()),
         "records": sum(use.records for use in uses.values()),
         f"{by}s": rows,
-        "more": max(0, len(found) - len(rows)),
+        "more": max(0, len(sizes) - len(rows)),
         **({"logs": by_log, "not_read": list(logs.errors)} if logs.several else {}),
     }
 
 
-def _print(use: DiskUse, found: Mapping[str | None, int], by: str, top: int) -> None:
+def _print(use: DiskUse, sizes: Mapping[str | None, int], by: str, top: int) -> None:
     total = max(1, use.bytes)
     columns: list[Column[tuple[str, int]]] = [
         Column(by, lambda row: row[0], ready=True),
@@ -131,12 +131,12 @@ def _print(use: DiskUse, found: Mapping[str | None, int], by: str, top: int) -> 
         Column("share", lambda row: f"{100 * row[1] / total:.1f} %", right=True),
     ]
     table = Table(columns)
-    rows = _largest(found)
+    rows = _largest(sizes)
     for name, size in rows[:top]:
         table.add((_OTHERS[by] if name is None else text.name(name, _NAME), size))
-    rest = rows[top:]
-    if rest:
-        table.add((f"(and {len(rest):,} more)", sum(size for _, size in rest)))
+    others = rows[top:]
+    if others:
+        table.add((f"(and {len(others):,} more)", sum(size for _, size in others)))
     table.close()
 
 
@@ -144,5 +144,5 @@ def _size(use: DiskUse) -> str:
     return f"{text.size(use.bytes)} in {text.count_of(use.records, 'record')}"
 
 
-def _largest(found: Mapping[str | None, int]) -> list[tuple[str | None, int]]:
-    return sorted(found.items(), key=lambda one: (-one[1], one[0] or ""))
+def _largest(sizes: Mapping[str | None, int]) -> list[tuple[str | None, int]]:
+    return sorted(sizes.items(), key=lambda item: (-item[1], item[0] or ""))

@@ -62,7 +62,7 @@ async def add_setters(broker: LiveBroker, rows: list[dict[str, Any]]) -> None:
         book = MessageTopics(source)
         await book.load(row["position"] for row in rows[:_READ])
         for row in rows:
-            known = book.get(row["position"])
-            if known is not None:
-                row["set_by"], row["set_ms"] = row["set_by"] or known.client, known.time_ms
-                row["set_before_ms"] = known.copied_ms
+            message = book.get(row["position"])
+            if message is not None:
+                row["set_by"], row["set_ms"] = row["set_by"] or message.client, message.time_ms
+                row["set_before_ms"] = message.copied_ms

@@ -68,8 +68,8 @@ async def run_receivers(
         for note in await brokers.unsure_notes():
             write_notice(note)
     if as_json:
-        found = receivers_object(brokers, topic, qos, rows, retained)
-        sys.stdout.write(text.json_line(found) + "\n")
+        answer = receivers_object(brokers, topic, qos, rows, retained)
+        sys.stdout.write(text.json_line(answer) + "\n")
     else:
         if rows:
             rows.sort(key=lambda row: (_rank(row), str(row["client"])))
@@ -85,10 +85,10 @@ def receivers_object(
     brokers: LogBrokers, topic: str, qos: int, rows: list[Row], retained: Row | None
 ) -> object:
     """Return the preview of a message as a JSON object, see :func:`preview`."""
-    found = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
+    fields = {"topic": topic, "qos": qos, "retained": retained, "subscriptions": rows}
     if brokers.several:
-        found["not_answering"] = list(brokers.absent)
-    return json_object(found)
+        fields["not_answering"] = list(brokers.absent)
+    return json_object(fields)
 
 
 async def preview(
@@ -111,9 +111,9 @@ async def preview(
             retained = page["retained"] and brokers.labelled(broker, page["retained"])
         return rows, retained
 
-    found = await brokers.each(ask)
-    rows = [row for _, (part, _) in found for row in part]
-    return rows, next((one for _, (_, one) in found if one is not None), None)
+    answers = await brokers.each(ask)
+    rows = [row for _, (part, _) in answers for row in part]
+    return rows, next((message for _, (_, message) in answers if message is not None), None)
 
 
 async def denied_subscriptions(brokers: LogBrokers, topic: str) -> list[str]:
@@ -121,15 +121,15 @@ async def denied_subscriptions(brokers: LogBrokers, topic: str) -> list[str]:
 
     They list a bounded number of such clients.
     """
-    found = await brokers.each(lambda broker: broker.ask("problems"))
+    answers = await brokers.each(lambda broker: broker.ask("problems"))
     lines = []
-    for _, answer in found:
-        for one in answer["problems"]:
-            for asked, count in one["what"].items() if one["code"] == "denied" else ():
+    for _, answer in answers:
+        for problem in answer["problems"]:
+            for asked, count in problem["what"].items() if problem["code"] == "denied" else ():
                 action, _, topic_filter = asked.partition(" ")
                 if action == "subscribe" and matches(split_share(topic_filter)[1], topic):
                     lines.append(
-                        f"{text.name(one['client'])} was denied {text.name(topic_filter)} "
+                        f"{text.name(problem['client'])} was denied {text.name(topic_filter)} "
                         f"{text.count_of(count, 'time')}"
                     )
     return lines
@@ -185,13 +185,13 @@ def outcome_text(row: Row) -> str:
 def _stalled(row: Row) -> str:
     """Return which of the receivers do not acknowledge what they were sent."""
     parts = []
-    for one in row.get("stalled") or ():
-        who = "it" if one["client"] == row["client"] else text.name(one["client"])
-        count = text.count_of(one["count"], "message")
+    for receiver in row.get("stalled") or ():
+        who = "it" if receiver["client"] == row["client"] else text.name(receiver["client"])
+        count = text.count_of(receiver["count"], "message")
         parts.append(
-            f"{who} acknowledges slowly: {count} open, {oldest(one)}"
-            if one["slow"]
-            else f"{who} has not acknowledged {count}, {oldest(one)}"
+            f"{who} acknowledges slowly: {count} open, {oldest(receiver)}"
+            if receiver["slow"]
+            else f"{who} has not acknowledged {count}, {oldest(receiver)}"
         )
     return f", but {'; '.join(parts)}" if parts else ""
 
@@ -199,7 +199,7 @@ def _stalled(row: Row) -> str:
 def outcome_style(row: Row) -> Style | None:
     """Return the style of an outcome."""
     if stalled := row.get("stalled"):
-        return "yellow" if all(one["slow"] for one in stalled) else "red"
+        return "yellow" if all(receiver["slow"] for receiver in stalled) else "red"
     return _STYLES.get(_GROUPS.get(row["why"], ""))
 
 
@@ -222,8 +222,8 @@ def outcome_lines(topic: str, rows: list[Row], retained: Row | None, qos: int = 
         parts = ["sent to no client: no subscription matches"]
     parts += [f"{what} for {counts[what]:,}" for what in ("dropped", "denied") if counts[what]]
     lines = [f"{text.name(topic)}, a message at QoS {qos} now: {', '.join(parts)}"]
-    stalled = [one for row in rows for one in row.get("stalled") or ()]
-    hanging = len({one["client"] for one in stalled if not one["slow"]})
+    stalled = [receiver for row in rows for receiver in row.get("stalled") or ()]
+    hanging = len({receiver["client"] for receiver in stalled if not receiver["slow"]})
     if hanging:
         lines[0] += f"; {text.count_of(hanging, 'receiver')} not acknowledging"
     if retained is None:

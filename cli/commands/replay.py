@@ -81,11 +81,11 @@ async def session_view_at(
     """Return a session at a point of its log; raises NotFound if it did not exist."""
     members = None
     group = name.startswith(SHARE)
-    known = None if group else await session_at(source, name, point)
-    if known is not None:
+    indexed = None if group else await session_at(source, name, point)
+    if indexed is not None:
         record = (await source.some([point.sequence]))[0]
         as_of = AsOf(point, record.time_ms, record.jumps.total_ms)
-        state, carried, unsure = known.state, known.carried, None
+        state, carried, unsure = indexed.state, indexed.carried, None
     else:
         # The members of a shared subscription are in the events of their own sessions.
         replay = Replay(source, point.sequence, None if group else name, progress)
@@ -95,7 +95,7 @@ async def session_view_at(
         if group:
             members = members_of(name, replay.state.sessions.values())
     if state is None:
-        lost = None if known is not None else replay.state.unsure_state()
+        lost = None if indexed is not None else replay.state.unsure_state()
         missing = f"no session {text.name(name)} as of {as_of}"
         raise NotFound(missing if lost is None else f"{missing}; {lost}")
     topics = MessageTopics(source, carried)
@@ -127,9 +127,9 @@ def _session(
 
 
 def _object(view: object, log: str = "") -> dict[str, object]:
-    found = json_object(view)
-    assert isinstance(found, dict)  # noqa: S101 - every view is an object
-    return {"log": log, **found} if log else found
+    fields = json_object(view)
+    assert isinstance(fields, dict)  # noqa: S101 - every view is an object
+    return {"log": log, **fields} if log else fields
 
 
 def _as_of(joined: JoinedState, moment: PointSpec | None) -> str:
@@ -177,15 +177,15 @@ def _session_lines(sessions: Sequence[tuple[str, SessionState]]) -> Iterator[str
     title = f"{'log':<{width + 2}}" if width else ""
     yield ""
     yield f"  {title}{'session':<32} {'':<9} {'subscr.':>9} {'in flight':>9} {'queued':>10}"
-    for log, one in listed:
-        sent = len(one.inflight) + len(one.releasing)
-        state_word = "connected" if one.connected else "offline"
-        if one.session.startswith(SHARE):
+    for log, held in listed:
+        sent = len(held.inflight) + len(held.releasing)
+        state_word = "connected" if held.connected else "offline"
+        if held.session.startswith(SHARE):
             state_word = "shared"
         where = f"{short_name(log):<{len(title)}}"
         yield (
-            f"  {where}{text.name(one.session, 32):<32} {state_word:<9} {len(one.active()):>9,} "
-            f"{sent:>9,} {one.queued:>10,}"
+            f"  {where}{text.name(held.session, 32):<32} {state_word:<9} {len(held.active()):>9,} "
+            f"{sent:>9,} {held.queued:>10,}"
         )
     if len(sessions) > len(listed):
         yield f"  and {len(sessions) - len(listed):,} more sessions (--json lists all)"

@@ -73,8 +73,8 @@ async def retained_rows(
         return [(broker, row) for row in rows], total
 
     if not not_permitted:
-        found, total = await brokers.any(ask)
-        return sorted(found, key=_topic), total
+        messages, total = await brokers.any(ask)
+        return sorted(messages, key=_topic), total
     parts = await brokers.each(ask)
     by_topic = {
         row["topic"]: (broker, row)
@@ -85,8 +85,8 @@ async def retained_rows(
     return sorted(by_topic.values(), key=_topic), max(total for _, (_, total) in parts)
 
 
-def _topic(found: tuple[LiveBroker, dict[str, Any]]) -> str:
-    return str(found[1]["topic"])
+def _topic(message: tuple[LiveBroker, dict[str, Any]]) -> str:
+    return str(message[1]["topic"])
 
 
 @run_to_end
@@ -125,18 +125,18 @@ async def retained_message(brokers: LogBrokers, topic: str) -> tuple[dict[str, A
     """Return a retained message as a JSON object, and its payload; raises Refused if none is."""
 
     async def ask(broker: LiveBroker) -> tuple[dict[str, Any], bytes]:
-        found = await broker.ask("retained.get", topic=topic)
-        return brokers.labelled(broker, found), await _payload(broker, found)
+        fields = await broker.ask("retained.get", topic=topic)
+        return brokers.labelled(broker, fields), await _payload(broker, fields)
 
-    found, payload = await brokers.any(ask)
-    shown = json_object({key: found[key] for key in found if key != "payload_base64"})
+    fields, payload = await brokers.any(ask)
+    shown = json_object({key: fields[key] for key in fields if key != "payload_base64"})
     assert isinstance(shown, dict)  # noqa: S101 - it is of a mapping
     return shown, payload
 
 
-async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
+async def _payload(broker: LiveBroker, fields: dict[str, Any]) -> bytes:
     """Return the payload, from the log if it is too large for a reply."""
-    encoded = found["payload_base64"]
+    encoded = fields["payload_base64"]
     if encoded is not None:
         return base64.b64decode(encoded)
     # Few messages are that large: reading the log takes long to import.
@@ -144,7 +144,7 @@ async def _payload(broker: LiveBroker, found: dict[str, Any]) -> bytes:
     from eventstore.log.message_store import messages_of
     from eventstore.reading.log_source import open_log
 
-    ref: Position = found["position"]
+    ref: Position = fields["position"]
     source = await open_log(broker.client, f"FOLDMQ_LOG_{broker.node}", broker.where)
     for record in await source.some([sequence_of(ref)]):
         for stored in messages_of(record):

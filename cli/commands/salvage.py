@@ -1,24 +1,22 @@
 """``foldmq salvage``: copies the intact part of a damaged log."""
 
 import asyncio
-import sys
-import time
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
 
 import typer
 
 from cli.common import text
 from cli.common.package_version import version
+from cli.common.progress_bar import progress
 from cli.logs.key_files import store_key
 from cli.logs.source_flags import commands_for
 from eventstore.reading.damaged_log import SalvageResult, salvage
 from projections.log_proof import cause, unproven_end
 from projections.past.salvage_needs import SalvageNeeds
 
-_UPDATE_SECONDS = 0.2
 _SHOWN = 10
 """Places of damage that are listed."""
 
@@ -32,11 +30,8 @@ def run_salvage(
     ``target``.
     """
     key, new_key = store_key(key_file), store_key(new_key_file)
-    progress = ProgressLine(sys.stderr)
-    try:
-        saved = asyncio.run(salvage(source, target, progress, SalvageNeeds, version, key, new_key))
-    finally:
-        progress.close()
+    with progress_bars() as shown:
+        saved = asyncio.run(salvage(source, target, shown, SalvageNeeds, version, key, new_key))
     typer.echo(report(saved, source, target, new_key_file or key_file))
 
 
@@ -90,29 +85,16 @@ def _beside(saved: SalvageResult, source: Path) -> Iterator[str]:
         )
 
 
-class ProgressLine:
-    """A progress line, updated in place, if the stream is a terminal."""
+@contextlib.contextmanager
+def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Yield what shows how much is finished, in bytes or records, one bar after the other."""
+    with contextlib.ExitStack() as bar:
+        updates: dict[str, Callable[[int], None]] = {}
 
-    def __init__(self, stream: TextIO) -> None:
-        """Write to ``stream``."""
-        self._stream = stream
-        self._terminal = stream.isatty()
-        self._next = 0.0
-        self._shown = False
+        def update(what: str, finished: int, total: int) -> None:
+            if what not in updates:
+                bar.close()
+                updates[what] = bar.enter_context(progress(what, total, ""))
+            updates[what](finished)
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Show how many of ``total`` bytes or records are done."""
-        now = time.monotonic()
-        if not self._terminal or now < self._next:
-            return
-        self._next = now + _UPDATE_SECONDS
-        self._shown = True
-        percent = 100 * done // total if total else 100
-        self._stream.write(f"\r{what}: {percent:3} % of {total:,} ")
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Remove the line."""
-        if self._shown:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+        yield update

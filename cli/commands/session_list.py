@@ -35,8 +35,8 @@ async def run_sessions(
     sort = _OTHER_NAMES.get(sort or "", sort)
     if connected and older_than is not None:
         raise UsageError("--connected and --older-than cannot be combined")
-    wanted = session_selection(match, connected, older_than)
-    rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
+    selection = session_selection(match, connected, older_than)
+    rows, total, brokers = await fetch(flags, "sessions", selection, sort, _BY_BROKER, limit)
     if sort in (None, "client"):
         rows.sort(key=lambda row: str(row["session"]))
     elif sort == "offline":
@@ -53,35 +53,43 @@ def session_selection(
     match: str | None, connected: bool | None, older_than: str | None
 ) -> dict[str, Any]:
     """Return the query parameters for these sessions; raises UsageError."""
-    wanted: dict[str, Any] = {}
+    selection: dict[str, Any] = {}
     if match is not None:
-        wanted["match"] = match
+        selection["match"] = match
     if connected is not None:
-        wanted["connected"] = connected
+        selection["connected"] = connected
     if older_than is not None:
-        wanted["offline_s"] = age(older_than)
-    return wanted
+        selection["offline_s"] = age(older_than)
+    return selection
 
 
-def age(given: str) -> float:
+def age(typed: str) -> float:
     """Parse a duration in seconds; raises UsageError with the expected form."""
     try:
-        found = seconds(given)
+        span = seconds(typed)
     except ValueError as error:
-        raise UsageError(f'--older-than "{text.escaped(given)}" {error}') from None
-    if not isinstance(found, float):
-        raise UsageError(f'--older-than "{text.escaped(given)}" must be a positive time')
-    return found
+        raise UsageError(f'--older-than "{text.escaped(typed)}" {error}') from None
+    if not isinstance(span, float):
+        raise UsageError(f'--older-than "{text.escaped(typed)}" must be a positive time')
+    return span
 
 
 def session_columns(sort: str = "") -> list[Column[Row]]:
     """Return the columns of a list of sessions; the one that it is sorted by is always shown."""
     now_ms = round(time.time() * 1000)
+
+    def offline_for(row: Row) -> str | None:
+        return None if row.get("members") is not None else time_ago(row["closed_ms"], now_ms)
+
+    def expires_in(row: Row) -> str | None:
+        expires_ms = row["expires_ms"]
+        return None if expires_ms is None else f"in {whole_span(max(0, expires_ms - now_ms))}"
+
     no_rates = not sort.startswith("rate")
     width = 0 if sort == "queued_bytes" else 110
     return [
         Column("STATE", session_state, style=lambda row: "green" if row["connected"] else "dim"),
-        Column("SINCE", lambda row: _offline_for(row, now_ms), right=True),
+        Column("SINCE", offline_for, right=True),
         Column("SUBSCR.", lambda row: row["subscriptions"], right=True, wide=True),
         Column("IN FLIGHT", lambda row: row["in_flight"], right=True),
         Column("QUEUED", lambda row: row["queued"], right=True),
@@ -97,9 +105,7 @@ def session_columns(sort: str = "") -> list[Column[Row]]:
         Column("IN/S", lambda row: rate(row.get("rate_in")), right=True, wide=no_rates),
         Column("OUT/S", lambda row: rate(row.get("rate_out")), right=True, wide=no_rates),
         Column("LAST END", _last_end, wide=True, ready=True),
-        Column(
-            "EXPIRES", lambda row: _left(row["expires_ms"], now_ms), right=True, least_width=150
-        ),
+        Column("EXPIRES", expires_in, right=True, least_width=150),
         Column("ADDRESS", lambda row: row["address"], least_width=140),
         Column("USER", lambda row: row["user"], name=True, least_width=150),
         Column("CLIENT", lambda row: row["session"], name=True),
@@ -136,14 +142,6 @@ def session_state(row: Row) -> str:
 def _last_end(row: Row) -> str | None:
     reason = row.get("last_close")
     return close_words(reason) if reason else None
-
-
-def _offline_for(row: Row, now_ms: int) -> str | None:
-    return None if row.get("members") is not None else time_ago(row["closed_ms"], now_ms)
-
-
-def _left(then_ms: int | None, now_ms: int) -> str | None:
-    return None if then_ms is None else f"in {whole_span(max(0, then_ms - now_ms))}"
 
 
 def clients_of(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:

@@ -19,21 +19,21 @@ from projections.views.vocabulary import json_object
 
 def trace_target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
     """Return the target of the trace; raises UsageError unless exactly one is given."""
-    given = {"actor": which, "client": client, "topic": topic}
-    wanted = {key: value for key, value in given.items() if value is not None}
-    if len(wanted) != 1:
+    targets = {"actor": which, "client": client, "topic": topic}
+    chosen = {key: value for key, value in targets.items() if value is not None}
+    if len(chosen) != 1:
         raise UsageError("give exactly one of ID, --client and --topic")
     if which is not None and not ACTOR_ID.fullmatch(which):
         raise UsageError(f"not an actor ID: {text.name(which)}; use --client for a client")
     if topic is not None:
         check_filter(topic)
-    return wanted
+    return chosen
 
 
 @run_to_end
 async def run_tail(
     flags: SourceFlags,
-    wanted: Mapping[str, str],
+    target: Mapping[str, str],
     rate: int | None,
     count: int | None,
     *,
@@ -44,18 +44,18 @@ async def run_tail(
     Raises Refused if there can be no such trace, NoLiveBroker if the broker ends.
     """
     async with open_brokers(flags) as brokers:
-        asked: dict[str, Any] = {**wanted}
+        asked: dict[str, Any] = {**target}
         if rate is not None:
             asked["rate"] = rate
-        printer = _TracePrinter(brokers, count, who="topic" in wanted, as_json=as_json)
-        if "topic" in wanted and brokers.several:
+        printer = _TracePrinter(brokers, count, who="topic" in target, as_json=as_json)
+        if "topic" in target and brokers.several:
             await _follow_all(brokers, asked, printer)
             return
-        client = wanted.get("client")
+        client = target.get("client")
         broker = brokers.only("this is an actor") if client is None else brokers.of_session(client)
         async with open_trace(broker, **asked) as trace:
             log = f" in log {broker.node}" if brokers.logs else ""
-            _print_notice(_begun(wanted, trace, log))
+            _print_notice(_begun(target, trace, log))
             async for portion in trace.portions():
                 if printer.full(portion):
                     return
@@ -72,7 +72,7 @@ async def _follow_all(
 ) -> None:
     """Print the trace of a topic in all logs; raises NoLiveBroker if it ends without some."""
     async with open_traces(brokers, **asked) as traces:
-        logs = ", ".join(one.node for one in brokers.present)
+        logs = ", ".join(broker.node for broker in brokers.present)
         _print_notice(f"tracing topic {text.name(asked['topic'])} in logs {logs}")
         async for portion in traces.portions():
             if portion.cause == "away":
@@ -84,9 +84,9 @@ async def _follow_all(
     brokers.check_complete()
 
 
-def _begun(wanted: Mapping[str, str], trace: LiveTrace, log: str) -> str:
+def _begun(target: Mapping[str, str], trace: LiveTrace, log: str) -> str:
     """Return the target of the trace; ``log`` names its log if there are several."""
-    ((kind, value),) = wanted.items()
+    ((kind, value),) = target.items()
     if kind != "client":
         return f"tracing {kind} {text.name(value)}{log}"
     about = trace.about
@@ -141,11 +141,11 @@ class _TracePrinter:
         stamp = {"time": text.iso(time_ms)} if isinstance(time_ms, int) else {}
         return text.json_line({**stamp, **{key: json_object(line[key], key) for key in line}})
 
-    def _tell(self, log: str, kind: str, said: str, **about: int) -> None:
+    def _tell(self, log: str, kind: str, note: str, **about: int) -> None:
         """Print a note where lines are missing; ``log`` is empty in the trace of one."""
         if self._as_json:
             which = {"log": log} if log else {}
             line = text.json_line({**which, "kind": kind, **about})
         else:
-            line = f"... {self._brokers.short(log)}: {said}" if log else f"... {said}"
+            line = f"... {self._brokers.short(log)}: {note}" if log else f"... {note}"
         sys.stdout.write(line + "\n")

@@ -51,9 +51,9 @@ def _merged(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows of all logs, each topic once: a log counts what its own clients publish."""
     topics: dict[str, dict[str, Any]] = {}
     for row in rows:
-        known = topics.setdefault(row["topic"], {**row, "count": 0})
-        known["count"] += row["count"]
-        known["heard"] |= row["heard"]
+        total = topics.setdefault(row["topic"], {**row, "count": 0})
+        total["count"] += row["count"]
+        total["heard"] |= row["heard"]
     return sorted(topics.values(), key=lambda row: -row["count"])
 
 

@@ -2,7 +2,9 @@
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from cli.common import text
 from cli.common.colour import has_colours, painted
@@ -33,7 +35,7 @@ from projections.past.log_stories import (
 from projections.past.lost_records import lost_before, lost_records
 from projections.past.message_search import message_at
 from projections.past.missing_message import explain_no_message
-from projections.past.story_text import TextStyle, log_story_lines, story_object
+from projections.past.story_text import log_story_lines, story_object
 
 
 @run_to_end
@@ -67,17 +69,16 @@ async def run_why(
     async with open_logs(flags, whole=True, indexed=True) as logs:
         anywhere = topic is not None and client is None and flags.node is None and logs.several
         home = None if anywhere or origin is not None else logs.home(flags.node)
-        for log, one in logs.items():
+        for log, source in logs.items():
             with naming_log(log):
-                one.require_whole()
+                source.require_whole()
         await write_clock_notes(logs, moment)
         if origin is not None and place is not None:
             home, place = await _brought(logs, flags.node, origin, place)
-        wanted = WantedMessages(topic, client, last, place, moment=moment)
-        found = await find_messages(logs, home, wanted, progress)
-        forwards = [await _forwards(logs, story) for story in found]
-        origins = [await _origin(logs, story) for story in found]
-    _write(found, forwards, origins, flags.node, client, as_json=as_json)
+        question = WantedMessages(topic, client, last, place, moment=moment)
+        stories = await find_messages(logs, home, question, progress)
+        ways = [await _way(logs, story) for story in stories]
+    _write(stories, ways, flags.node, client, as_json=as_json)
 
 
 async def _brought(
@@ -95,27 +96,31 @@ async def _brought(
     )
 
 
-async def _forwards(logs: Mapping[str, LogSource], story: LogStory) -> list[ForwardOutcome]:
-    """Return what destinations got of a message; copies of other logs are due to none."""
-    source = logs.get(story.log)
-    taken = (story.story.session or "").startswith(LOG_SESSION)
-    return [] if source is None or taken else await find_forwards(source, story.story)
+class _Way(NamedTuple):
+    """Where a message came from, and where it went, beside its history."""
+
+    origin: MessageOrigin | None
+    forwards: Sequence[ForwardOutcome]
 
 
-async def _origin(logs: Mapping[str, LogSource], story: LogStory) -> MessageOrigin | None:
-    """Return where a bridge of another foldmq brought a message from."""
-    source = logs.get(story.log)
-    return await find_origin(source, story.story.ref) if source is not None else None
+async def _way(logs: Mapping[str, LogSource], log_story: LogStory) -> _Way:
+    """Return the bridge that brought a message, and what destinations got of it."""
+    source, story = logs.get(log_story.log), log_story.story
+    if source is None:
+        return _Way(None, ())
+    copied = (story.session or "").startswith(LOG_SESSION)  # copies of other logs are due to none
+    forwards = [] if copied else await find_forwards(source, story)
+    return _Way(await find_origin(source, story.ref), forwards)
 
 
 async def find_messages(
-    logs: Mapping[str, LogSource], log: str | None, wanted: WantedMessages, progress: Progress
+    logs: Mapping[str, LogSource], log: str | None, question: WantedMessages, progress: Progress
 ) -> list[LogStory]:
     """Return the histories of messages, searched in one of the logs, or in all without ``log``.
 
     Raises NotFound and CutOff if there are none, UsageError, and as ``LogSource.records``.
     """
-    topic, client, last, ref, _, moment = wanted
+    topic, client, last, ref, _, moment = question
     source = logs[next(iter(logs)) if log is None else log]
     ref = await message_at(source, ref) if ref is not None else None
     until = None
@@ -125,20 +130,20 @@ async def find_messages(
     if topic is not None and log is None:
         groups = await published_anywhere(logs, topic, last, moment, progress)
     else:
-        wanted = wanted._replace(ref=ref, until=until)
-        groups = await find_histories(logs, log or "", wanted, progress)
-    found = [one for group in groups for one in group]
+        question = question._replace(ref=ref, until=until)
+        groups = await find_histories(logs, log or "", question, progress)
+    stories = [log_story for group in groups for log_story in group]
     lost = {
-        name: [*lost_before(one), *await lost_records(one, one.last)] for name, one in logs.items()
+        name: [*lost_before(own), *await lost_records(own, own.last)] for name, own in logs.items()
     }
-    for one in found:
+    for log_story in stories:
         # Of a client, also its subscriptions from before the message count.
-        since = sequence_of(one.story.ref) if client is None else 0
-        one.story.not_proven = [
-            statement(doubt) for doubt in lost.get(one.log, ()) if doubt.until >= since
+        since = sequence_of(log_story.story.ref) if client is None else 0
+        log_story.story.not_proven = [
+            statement(doubt) for doubt in lost.get(log_story.log, ()) if doubt.until >= since
         ]
-    if found:
-        return found
+    if stories:
+        return stories
     if ref is not None:
         raise CutOff(
             f"position {format_position(ref)} was deleted, and no record refers to it: "
@@ -156,57 +161,45 @@ async def find_messages(
     )
 
 
-def _on_stdout(said: str, style: TextStyle | None) -> str:
-    return painted(said, style, sys.stdout)
-
-
 def _write(
-    found: list[LogStory],
-    forwards: list[list[ForwardOutcome]],
-    origins: list[MessageOrigin | None],
+    stories: list[LogStory],
+    ways: list[_Way],
     node: str | None,
     client: str | None,
     *,
     as_json: bool,
 ) -> None:
     """Print histories; ``node`` is the log that has the session of the client."""
-    paint = _on_stdout if has_colours(sys.stdout) else None
+    paint = partial(painted, stream=sys.stdout) if has_colours(sys.stdout) else None
     now_ms = int(time.time() * 1000)
-    for number, one in enumerate(found):
+    for number, (story, (origin, forwards)) in enumerate(zip(stories, ways, strict=True)):
         if as_json:
-            more = log_story_object(one, node, client)
-            if (origin := origins[number]) is not None:
+            more = log_story_object(story, node, client)
+            if origin is not None:
                 more["origin"] = origin.as_object()
-            if forwards[number]:
-                more["destinations"] = [outcome.as_object() for outcome in forwards[number]]
+            if forwards:
+                more["destinations"] = [outcome.as_object() for outcome in forwards]
             sys.stdout.write(text.json_line(more) + "\n")
             continue
-        log = one.log
-        if number:
-            sys.stdout.write("\n")
-        if log:
-            sys.stdout.write(f"log {log}\n")
-        for line in log_story_lines(one, node, client, now_ms, paint):
-            sys.stdout.write(line + "\n")
-        if (origin := origins[number]) is not None:
-            sys.stdout.write(f"  {origin.text()}\n")
-        for outcome in forwards[number]:
-            sys.stdout.write(f"  {outcome.text()}\n")
-            if outcome.there:
-                sys.stdout.write(f"  {outcome.there}\n")
+        lines = [*([""] if number else ()), *([f"log {story.log}"] if story.log else ())]
+        lines += log_story_lines(story, node, client, now_ms, paint)
+        lines += [f"  {origin.text()}"] if origin is not None else []
+        for outcome in forwards:
+            lines += [f"  {line}" for line in (outcome.text(), outcome.there) if line]
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
-def log_story_object(found: LogStory, node: str | None, client: str | None) -> dict[str, object]:
+def log_story_object(history: LogStory, node: str | None, client: str | None) -> dict[str, object]:
     """Return a history as a JSON object; ``node`` is the log with the session of the client."""
-    log, story, note = found
+    log, story, note = history
     mine = client if log in ("", node) else None
     more = {"log": log, **({"note": note} if note else {})} if log else {}
     return {**more, **story_object(story, mine)}
 
 
-def position_of_message(given: str) -> Position:
+def position_of_message(typed: str) -> Position:
     """Return a position as typed, of a record that of its first event; raises UsageError."""
-    moment = parse_point(given)
+    moment = parse_point(typed)
     if moment.position is None:
-        raise UsageError(f'not a position: "{text.escaped(given)}"; expected one such as 12.3')
+        raise UsageError(f'not a position: "{text.escaped(typed)}"; expected one such as 12.3')
     return moment.position if "." in moment.text else position(sequence_of(moment.position), 0)

@@ -14,7 +14,8 @@ from cli.common.progress_bar import progress
 from eventstore.format.positions import Position, sequence_of
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.polling import Polling
-from projections.past.live_state import LivePage, LiveSession, LiveState, digest_number
+from projections.past.live_state import LivePage, LiveSession, LiveState
+from projections.state.digests import digest_number
 from projections.state.snapshot import decode_session
 from protocol.errors import FoldmqError
 

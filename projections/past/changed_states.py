@@ -16,8 +16,6 @@ from eventstore.format.events import (
     MessagePublished,
     Released,
     RetainedExpired,
-    SessionExpired,
-    SessionOpened,
 )
 from eventstore.format.node_events import RetainedCleared, RetainedSnapshot
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position, from_runs, position
@@ -32,6 +30,7 @@ from eventstore.reading.segment import BadIndex
 from projections.past.indexed_sessions import IndexedSessions, count_entries
 from projections.past.replay import Replay
 from projections.past.topic_lookup import carriers_in
+from projections.state.retained import RetainedIndex, RetainedMessage, repeated_messages
 from projections.views.differences import ChangedSession, session_facts
 
 _SESSIONS_AT_ONCE: Final = 10_000
@@ -55,7 +54,7 @@ class ChangedStates:
         self._before = before
         self._after = after
         self._sessions = IndexedSessions(source)
-        self._repeated: dict[Position, tuple[str, int]] | None = None
+        self._repeated: dict[Position, RetainedMessage] | None = None
 
     async def names(self) -> list[str]:
         """Return the sessions that may differ, sorted.
@@ -63,39 +62,39 @@ class ChangedStates:
         Raises BadIndex if the index does not suffice, CutOff if the states are not known.
         """
         source, index = self._source, self._source.index
-        found: set[str] = set()
+        names: set[str] = set()
         if not await self._sessions.covers(position(self._before, MAX_INDEX)):
             if index.empty:
                 await Replay(source, self._before).to(LogPoint(self._before))
             raise BadIndex("the index does not cover the first moment")
-        last = min(self._after, index.last)
-        if self._before < last:
-            for number, name in enumerate(index.names(SESSION, self._before + 1, last)):
-                found.add(name)
+        until = min(self._after, index.last)
+        if self._before < until:
+            for number, name in enumerate(index.names(SESSION, self._before + 1, until)):
+                names.add(name)
                 if number % _SESSIONS_AT_ONCE == 0:
                     await self._pause()
         if self._after > index.last:
             async for record in source.records(index.last + 1, self._after):
-                found.update(raw["session"] for raw in record.raw_events if raw.get("session"))
+                names.update(raw["session"] for raw in record.raw_events if raw.get("session"))
                 await self._pause()
-        return sorted(found)
+        return sorted(names)
 
     async def sessions(self, names: Iterable[str]) -> AsyncIterator[ChangedSession]:
         """Yield the sessions that differ, in the order of ``names``; raises BadIndex."""
-        sessions, left = self._sessions, iter(names)
+        sessions, remaining = self._sessions, iter(names)
         self.done = 0
-        while some := list(islice(left, _SESSIONS_AT_ONCE)):
-            old = await sessions.all_at(some, self._before, self._pause)
+        while chosen := list(islice(remaining, _SESSIONS_AT_ONCE)):
+            old = await sessions.all_at(chosen, self._before, self._pause)
             facts = {
                 name: None if state is None else session_facts(state) for name, state in old.items()
             }
             old.clear()
-            new = await sessions.all_at(some, self._after, self._pause)
+            new = await sessions.all_at(chosen, self._after, self._pause)
             for name, state in new.items():
                 now = None if state is None else session_facts(state)
                 if now != facts[name]:
                     yield ChangedSession(name, facts[name], now)
-            self.done += len(some)
+            self.done += len(chosen)
 
     async def retained(self) -> dict[str, int | None]:
         """Return the topics whose retained message was set or removed between the two.
@@ -110,36 +109,39 @@ class ChangedStates:
         # The turn of the first record takes effect with its last part.
         first = max(source.begin, first - (await source.some([first]))[0].part)
         carried = await carriers_in(source, last=self._after)
-        fold, turns = _RetainedChanges(), TurnAssembler()
+        changes, turns = _RetainedChanges(), TurnAssembler()
         async for record in source.records(first, self._after):
             for part in turns.take(record)[1]:
                 for at, event in _retained_events(part):
                     if isinstance(event, Released):
-                        await self._load_unreleased(fold, event, first, carried)
-                    fold.take(part, event, position(part.sequence, at))
+                        await self._load_unreleased(changes, event, first, carried)
+                    changes.take(part, event, position(part.sequence, at))
             self.done = record.sequence - first + 1
             await self._pause()
-        return fold.found
+        return changes.sizes()
 
     async def _load_unreleased(
-        self, fold: _RetainedChanges, event: Released, first: int, carried: dict[int, list[int]]
+        self,
+        changes: _RetainedChanges,
+        event: Released,
+        first: int,
+        carried: dict[int, list[int]],
     ) -> None:
         """Read the retained messages that were sent before the first record and are released."""
         refs = {ref for ref in from_runs(event.refs) if ref < position(first, 0)}
         if not refs:
             return
         old = {ref >> INDEX_BITS for ref in refs}
-        wanted = {at for sequence in old for at in carried.get(sequence, [sequence])}
-        kept = {sequence for sequence in wanted if sequence >= self._source.begin}
-        found: dict[Position, tuple[str, int]] = {}
+        sequences = {at for sequence in old for at in carried.get(sequence, [sequence])}
+        kept = {sequence for sequence in sequences if sequence >= self._source.begin}
+        messages: dict[Position, RetainedMessage] = {}
         for record in await self._source.some(kept) if kept else ():
-            found.update(_retained_at_qos2(record))
-        if len(kept) < len(wanted):
-            found = {**await self._repeated_before(first), **found}
-        for ref in refs & found.keys():
-            fold.wait(event.session, ref, *found[ref])
+            messages.update(_retained_at_qos2(record))
+        if len(kept) < len(sequences):
+            messages = {**await self._repeated_before(first), **messages}
+        changes.load_unreleased(event.session, [messages[ref] for ref in refs & messages.keys()])
 
-    async def _repeated_before(self, first: int) -> dict[Position, tuple[str, int]]:
+    async def _repeated_before(self, first: int) -> dict[Position, RetainedMessage]:
         """Return the messages from before the beginning of the log that checkpoints repeat."""
         if self._repeated is None:
             self._repeated = {}
@@ -151,43 +153,40 @@ class ChangedStates:
         return self._repeated
 
 
-class _RetainedChanges:
-    """The retained messages that were set (payload size) or removed (None), by topic."""
+class _RetainedChanges(RetainedIndex):
+    """The retained messages that were set or removed; what was retained before is not known."""
 
     def __init__(self) -> None:
-        self.found: dict[str, int | None] = {}
-        self._pending: dict[str, dict[Position, tuple[str, int]]] = {}
-
-    def wait(self, session: str, ref: Position, topic: str, size: int) -> None:
-        """Hold a message until its session releases it."""
-        self._pending.setdefault(session, {})[ref] = topic, size
+        super().__init__()
+        self.dirty = {}
 
     def take(self, record: Record, event: Event, at: Position) -> None:
         """Apply an event."""
         if isinstance(event, MessagePublished):
-            waits = event.qos == 2 and not event.will
-            sizes = [len(payload) for payload in record.payloads(event)]
-            for number, (topic, size) in enumerate(zip(_topics(event), sizes, strict=True)):
-                if waits:
-                    self.wait(event.session, at + number, topic, size)
-                else:
-                    self.found[topic] = size or None
-        elif isinstance(event, Released):
-            pending = self._pending.get(event.session, {})
-            for ref in from_runs(event.refs):
-                held = pending.pop(ref, None)
-                if held is not None:
-                    self.found[held[0]] = held[1] or None
+            self.published(event, at, record.steady_ms, record.pieces(event))
         elif isinstance(event, (RetainedCleared, RetainedExpired)):
-            self.found.update(dict.fromkeys(event.topics))
-        elif isinstance(event, SessionExpired) or (
-            isinstance(event, SessionOpened) and not event.resumed
-        ):
-            self._pending.pop(event.session, None)
+            for topic in event.topics:
+                self.load(RetainedMessage(topic, b"", 0, 0))
+        else:
+            self.other(event)
+
+    def sizes(self) -> dict[str, int | None]:
+        """Return the payload size of each topic that changed; None: its message was removed."""
+        return {
+            topic: len(message.payload) if (message := self.get(topic)) is not None else None
+            for topic in self.dirty or ()
+        }
 
 
 _KINDS: Final = frozenset(
-    {"Released", "RetainedCleared", "RetainedExpired", "SessionExpired", "SessionOpened"}
+    {
+        "Released",
+        "InboundReplaced",
+        "RetainedCleared",
+        "RetainedExpired",
+        "SessionExpired",
+        "SessionOpened",
+    }
 )
 
 
@@ -201,20 +200,12 @@ def _retained_events(record: Record) -> Iterator[tuple[int, Event]]:
         index += count_entries(raw)
 
 
-def _topics(event: MessagePublished) -> list[str]:
-    """Return the topic of each message."""
-    if event.which:
-        return [event.topics[number] for number in event.which]
-    return [event.topics[0]] * event.count
-
-
-def _retained_at_qos2(record: Record) -> Iterator[tuple[Position, tuple[str, int]]]:
-    """Yield position, topic and size of the messages that are retained with their PUBREL."""
+def _retained_at_qos2(record: Record) -> Iterator[tuple[Position, RetainedMessage]]:
+    """Yield the messages that are retained with their PUBREL, by their positions."""
     for raw in record.raw_events:
         event = parse_event(raw) if raw["e"] == "RetainedSnapshot" else None
         if isinstance(event, RetainedSnapshot) and event.session is not None:
-            sizes = [len(payload) for payload in record.payloads(event)]
-            what = zip(event.topics, sizes, strict=True)
-            yield from zip(from_runs(event.refs), what, strict=True)
+            for repeated in repeated_messages(event, record.pieces(event)):
+                yield repeated.ref, repeated
     for ref, message in retained_when_released(record):
-        yield ref, (message.topic.decode(), len(message.payload))
+        yield ref, RetainedMessage(message.topic.decode(), message.payload, 2, ref)

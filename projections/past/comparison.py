@@ -1,6 +1,6 @@
 """A fold of the log, compared at several positions with the broker's state and its projections."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import Progress, few_collections, silent
-from projections.past.live_state import LivePage, LiveState, digest_number
+from projections.past.live_state import LivePage, LiveState
 from projections.past.replay import fold
 from projections.past.stored_projections import StoredProjections
-from projections.state.digests import retained_digest, session_digest
+from projections.state.digests import digest_number, retained_digest, session_digest
 from projections.state.format import ProjectionMark
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.node_state import NodeState
@@ -175,8 +175,8 @@ class Comparison:
 
 
 def _digest(node: NodeState, name: str, *, pending: bool) -> int | None:
-    found = session_digest(node, name, pending=pending)
-    return None if found is None else digest_number(found)
+    text = session_digest(node, name, pending=pending)
+    return None if text is None else digest_number(text)
 
 
 def _retained(node: NodeState, topic: str) -> int | None:
@@ -187,30 +187,34 @@ def _retained(node: NodeState, topic: str) -> int | None:
 # ------------------------------------------------------------------------------ the broker
 
 
-def _begun_check(said: LiveState, node: NodeState) -> Iterator[Difference]:
+def _compared(
+    node: NodeState,
+    bound: Position,
+    kind: str,
+    names: Iterable[str],
+    reported: Mapping[str, int | None],
+) -> Iterator[Difference]:
+    """Yield the sessions, or the topics, whose digests in the log and in the broker differ."""
+    for name in names:
+        ours = _digest(node, name, pending=True) if kind == SESSION else _retained(node, name)
+        if ours != (theirs := reported.get(name)):
+            yield Difference(BROKER, kind, name, bound, ours, theirs)
+
+
+def _begun_check(reply: LiveState, node: NodeState) -> Iterator[Difference]:
     """Yield what existed when the broker began its answer, and is on none of its pages."""
-    names = {name for page in said.pages for name in page.sessions}
-    for name in node.sessions.names():
-        if name not in names:
-            ours = _digest(node, name, pending=True)
-            yield Difference(BROKER, SESSION, name, said.begun, ours, None)
-    topics = {topic for page in said.pages for topic in page.retained}
-    for topic in node.retained.topics():
-        if topic not in topics:
-            ours = _retained(node, topic)
-            yield Difference(BROKER, RETAINED, topic, said.begun, ours, None)
+    on_pages = {name for page in reply.pages for name in page.sessions}
+    missing = [name for name in node.sessions.names() if name not in on_pages]
+    yield from _compared(node, reply.begun, SESSION, missing, {})
+    on_pages = {topic for page in reply.pages for topic in page.retained}
+    missing = [topic for topic in node.retained.topics() if topic not in on_pages]
+    yield from _compared(node, reply.begun, RETAINED, missing, {})
 
 
 def _page_check(page: LivePage, node: NodeState) -> Iterator[Difference]:
     """Compare a page of the broker's answer."""
-    for name, theirs in page.sessions.items():
-        ours = _digest(node, name, pending=True)
-        if ours != theirs:
-            yield Difference(BROKER, SESSION, name, page.bound, ours, theirs)
-    for topic, theirs in page.retained.items():
-        ours = _retained(node, topic)
-        if ours != theirs:
-            yield Difference(BROKER, RETAINED, topic, page.bound, ours, theirs)
+    yield from _compared(node, page.bound, SESSION, page.sessions, page.sessions)
+    yield from _compared(node, page.bound, RETAINED, page.retained, page.retained)
 
 
 def page_check(page: LivePage) -> Check:
@@ -218,12 +222,12 @@ def page_check(page: LivePage) -> Check:
     return Check(page.bound, partial(_page_check, page))
 
 
-def broker_checks(said: LiveState) -> list[Check]:
+def broker_checks(reply: LiveState) -> list[Check]:
     """Return the checks for the whole answer of a broker.
 
     It must contain everything that existed when the broker began it.
     """
-    return [Check(said.begun, partial(_begun_check, said)), *map(page_check, said.pages)]
+    return [Check(reply.begun, partial(_begun_check, reply)), *map(page_check, reply.pages)]
 
 
 # ------------------------------------------------------------------------- the projections
@@ -270,8 +274,8 @@ class ProjectionCheck:
 
     def _open(self, kind: str, name: str, ours: int | None, theirs: int | None) -> None:
         if ours != theirs:
-            one = Difference(PROJECTIONS, kind, name, self.bound, ours, theirs)
-            self.open[kind, name] = one
+            difference = Difference(PROJECTIONS, kind, name, self.bound, ours, theirs)
+            self.open[kind, name] = difference
 
     def _watch(self, node: NodeState) -> None:
         before = self.comparison.watch
@@ -281,7 +285,9 @@ class ProjectionCheck:
         def after(event: Event) -> None:
             touched = node.retained.dirty or {}
             for topic in touched:
-                self._settle(RETAINED, topic, _retained(node, topic))
+                difference = self.open.get((RETAINED, topic))
+                if difference is not None and difference.other == _retained(node, topic):
+                    del self.open[RETAINED, topic]
             name = getattr(event, "session", None)
             if name is not None and (SESSION, name) in self.open and name not in node.sessions:
                 del self.open[SESSION, name]
@@ -292,33 +298,28 @@ class ProjectionCheck:
 
         self.comparison.watch = after
 
-    def _settle(self, kind: str, name: str, ours: int | None) -> None:
-        one = self.open.get((kind, name))
-        if one is not None and one.other == ours:
-            del self.open[kind, name]
-
 
 def projection_checks(
-    found: StoredProjections, comparison_of: Comparison, last: int, only: str | None
+    stored: StoredProjections, comparison_of: Comparison, last: int, only: str | None
 ) -> list[ProjectionCheck]:
     """Return the checks of projections: as of their mark, or of their version if it is newer."""
-    mark = position(found.mark.sequence + 1, 0) if found.mark is not None else 0
+    mark = position(stored.mark.sequence + 1, 0) if stored.mark is not None else 0
     end = position(last + 1, 0)
     bounds: dict[Position, tuple[list[str], list[str]]] = {}
-    if found.mark is not None:
+    if stored.mark is not None:
         bounds[min(mark, end)] = [], []
-    for name, held in found.sessions.items():
+    for name, held in stored.sessions.items():
         bounds.setdefault(min(max(mark, held.version), end), ([], []))[0].append(name)
-    for topic, held in found.retained.items():
+    for topic, held in stored.retained.items():
         if mark:  # the positions at which the messages took effect are not known
             bounds[min(mark, end)][1].append(topic)
         else:
             bounds.setdefault(min(held.version + 1, end), ([], []))[1].append(topic)
     return [
         ProjectionCheck(
-            bound, found, *some, comparison_of, bound == mark and found.mark is not None, only
+            bound, stored, *names, comparison_of, bound == mark and stored.mark is not None, only
         )
-        for bound, some in bounds.items()
+        for bound, names in bounds.items()
     ]
 
 
@@ -334,12 +335,12 @@ def mark_checker(mark: ProjectionMark) -> Callable[[Record], Difference | None]:
     return check
 
 
-def beyond(found: StoredProjections, last: int) -> Difference | None:
+def beyond(stored: StoredProjections, end: int) -> Difference | None:
     """Return a difference if projections reflect more than the log contains."""
-    if found.mark is None or found.mark.sequence <= last:
+    if stored.mark is None or stored.mark.sequence <= end:
         return None
-    at = position(last + 1, 0)
-    return Difference(PROJECTIONS, MARK, "", at, None, _link(found.mark.link))
+    at = position(end + 1, 0)
+    return Difference(PROJECTIONS, MARK, "", at, None, _link(stored.mark.link))
 
 
 def _link(link: str) -> int:

@@ -54,10 +54,10 @@ class DiskUse:
         entries = sum(count for _, _, count, _ in shares)
         used = 0
         header = size - sum(own for _, _, _, own in shares)
-        done = 0
+        counted = 0
         for topic, client, count, own in shares:
-            done += count
-            share = header * done // entries - used if entries else 0
+            counted += count
+            share = header * counted // entries - used if entries else 0
             used += share
             self._add(self.topics, topic, own + share)
             self._add(self.clients, client, own + share)
@@ -67,15 +67,15 @@ class DiskUse:
 
     def merged(self, other: DiskUse) -> DiskUse:
         """Return the use of both parts of a log."""
-        found = DiskUse()
-        for one in (self, other):
-            found.bytes += one.bytes
-            found.records += one.records
-            for name, size in one.topics.items():
-                found._add(found.topics, name, size)
-            for name, size in one.clients.items():
-                found._add(found.clients, name, size)
-        return found
+        total = DiskUse()
+        for part in (self, other):
+            total.bytes += part.bytes
+            total.records += part.records
+            for name, size in part.topics.items():
+                total._add(total.topics, name, size)
+            for name, size in part.clients.items():
+                total._add(total.clients, name, size)
+        return total
 
     def _add(self, sizes: Counter[str | None], name: str | None, size: int) -> None:
         if name not in sizes and len(sizes) >= MAX_NAMES:
@@ -91,7 +91,9 @@ class DiskUse:
                 count = raw["count"]
                 places = from_runs(raw["refs"]) if raw.get("refs") else range(at, at + count)
                 for place, (topic, publisher, own) in zip(places, _messages(raw), strict=True):
-                    self._remember(place, topic)
+                    self._known[place] = topic
+                    if len(self._known) > _REMEMBERED:
+                        self._known.popitem(last=False)
                     yield topic, publisher, 1, own
             elif kind == "WillArmed":
                 count = 1
@@ -109,20 +111,15 @@ class DiskUse:
                 yield None, client, 1, 0
             at += count
 
-    def _remember(self, at: Position, topic: str) -> None:
-        self._known[at] = topic
-        if len(self._known) > _REMEMBERED:
-            self._known.popitem(last=False)
-
 
 def sizes_by_levels(topics: Mapping[str | None, int], levels: int) -> Counter[str | None]:
     """Return sizes by the first levels of topics; ``a/b/#`` stands for longer ones."""
-    found: Counter[str | None] = Counter()
+    sizes: Counter[str | None] = Counter()
     for topic, size in topics.items():
         parts = [] if topic is None else topic.split("/", levels)
         short = topic if len(parts) <= levels else "/".join([*parts[:levels], "#"])
-        found[short] += size
-    return found
+        sizes[short] += size
+    return sizes
 
 
 def _messages(raw: dict[str, Any]) -> Iterator[tuple[str, str | None, int]]:

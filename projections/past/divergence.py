@@ -16,8 +16,7 @@ from projections.past.comparison import (
     freeze_offline,
     read_turns,
 )
-from projections.past.live_state import digest_number
-from projections.state.digests import pending_of, retained_digest, session_digest
+from projections.state.digests import digest_number, pending_of, retained_digest, session_digest
 from projections.state.node_state import NodeState
 from projections.state.session import SessionState
 from projections.views.session_fields import FIELDS, SessionField

@@ -27,8 +27,7 @@ from eventstore.format.positions import (
 )
 from eventstore.format.sealing import SealedArea
 from eventstore.format.stored_properties import on_clock
-from projections.past.erasure_text import ERASURE_WORDS
-from projections.past.event_text import first_payloads
+from projections.past.event_text import ERASURE_WORDS, first_payloads
 from projections.past.message_story import topic_of
 from projections.views.replay_view import position_fields
 from projections.views.session_view import Published, Topics
@@ -47,7 +46,7 @@ def event_object(
     ``time_ms`` is the time of its record (Unix, milliseconds), ``area`` the payload area of the
     record, or None to leave payloads out, ``jumped_ms`` as in :func:`words`.
     """
-    found: dict[str, object] = {
+    fields: dict[str, object] = {
         "position": format_position(at),
         "time": display.iso(time_ms),
         "type": event.e,
@@ -58,98 +57,85 @@ def event_object(
         columns.add("qos")
     elif isinstance(event, MessagesCarried):
         columns.add("waiting")
-    found |= {
+    fields |= {
         name: value
         for name, value in field_values(on_clock(event, jumped_ms)).items()
         if name not in columns or (name == "properties" and value is not None)
     }
-    if isinstance(event, MessagePublished):
-        found["messages"] = _published_objects(event, at, area)
-        return found
+    if isinstance(event, (MessagePublished, MessagesCarried, RetainedSnapshot)):
+        fields["messages"] = _message_objects(event, at, area)
+        return fields
     if isinstance(event, (RetainedCleared, RetainedExpired, *ERASURE_WORDS)):
-        found["topics"] = getattr(event, "topics", [])
-        return found
-    if isinstance(event, (MessagesCarried, RetainedSnapshot)):
-        found["messages"] = _repeated_objects(event, at, area)
-        return found
+        fields["topics"] = getattr(event, "topics", [])
+        return fields
     if isinstance(event, MessageDropped) and event.topics:
-        found["topics"] = event.topics
+        fields["topics"] = event.topics
     if isinstance(event, CheckpointCompleted):
-        found["begun"] = format_position(event.begun)
+        fields["begun"] = format_position(event.begun)
     elif isinstance(event, LogCut):
-        found["begins"] = display.iso(event.begins_ms)
-        del found["begins_ms"]
+        fields["begins"] = display.iso(event.begins_ms)
+        del fields["begins_ms"]
     elif isinstance(event, (ReplayOpened, ReplayReached)):
-        found |= position_fields(event)
+        fields |= position_fields(event)
     pids, refs = from_runs(getattr(event, "pids", ())), from_runs(getattr(event, "refs", ()))
     if refs:
-        found["messages"] = _ref_objects(refs, pids, topics)
+        fields["messages"] = _ref_objects(refs, pids, topics)
     elif pids:
-        found["packet_ids"] = pids
+        fields["packet_ids"] = pids
     if isinstance(event, WillArmed):
-        found["topic"] = event.topic
+        fields["topic"] = event.topic
         if area is not None:
-            found.update(display.payload_field(first_payloads(event, area, 1)[0]))
-    return found
+            fields.update(display.payload_field(first_payloads(event, area, 1)[0]))
+    return fields
 
 
-def _published_objects(
-    event: MessagePublished, at: Position, area: memoryview | SealedArea | None
+def _message_objects(
+    event: MessagePublished | MessagesCarried | RetainedSnapshot,
+    at: Position,
+    area: memoryview | SealedArea | None,
 ) -> list[dict[str, object]]:
-    pids = from_runs(event.pids)
-    payloads = first_payloads(event, area, event.count) if area is not None else []
-    sizes = event.sizes
-    return [
-        {
-            "position": format_position(at + offset),
-            "topic": topic_of(event, offset),
-            "size": sizes if isinstance(sizes, int) else sizes[offset],
-            **({"packet_id": pids[offset]} if offset < len(pids) else {}),
-            **(display.payload_field(payloads[offset]) if payloads else {}),
-        }
-        for offset in range(event.count)
-    ]
+    """Return published or repeated messages.
 
-
-def _repeated_objects(
-    event: MessagesCarried | RetainedSnapshot, at: Position, area: memoryview | SealedArea | None
-) -> list[dict[str, object]]:
-    """Return repeated messages: each has two positions; one of them applies from this event on."""
+    A repeated one has two positions, of which one applies from this event on.
+    """
     payloads = first_payloads(event, area, event.count) if area is not None else []
-    sizes = event.sizes
-    found: list[dict[str, object]] = []
-    for offset, ref in enumerate(from_runs(event.refs)):
-        moved = isinstance(event, RetainedSnapshot) and event.session is None
-        here, there = format_position(at + offset), format_position(ref)
-        places = {"position": here, "was": there} if moved else {"position": there, "also": here}
-        found.append(
-            {
-                **places,
-                "topic": topic_of(event, offset),
-                "size": sizes if isinstance(sizes, int) else sizes[offset],
-                **({"qos": event.qos[offset]} if isinstance(event, RetainedSnapshot) else {}),
-                **(display.payload_field(payloads[offset]) if payloads else {}),
-            }
-        )
-    if isinstance(event, MessagesCarried):
-        waiting = set(from_runs(event.waiting))
-        for ref, one in zip(from_runs(event.refs), found, strict=True):
-            if ref in waiting:
-                one["waiting"] = True
-    return found
+    pids = from_runs(event.pids) if isinstance(event, MessagePublished) else []
+    refs = [] if isinstance(event, MessagePublished) else from_runs(event.refs)
+    waiting = set(from_runs(event.waiting)) if isinstance(event, MessagesCarried) else set()
+    moved = isinstance(event, RetainedSnapshot) and event.session is None
+    objects: list[dict[str, object]] = []
+    for offset in range(event.count):
+        message: dict[str, object] = {"position": format_position(at + offset)}
+        if refs:
+            here, there = message["position"], format_position(refs[offset])
+            message = (
+                {"position": here, "was": there} if moved else {"position": there, "also": here}
+            )
+        message["topic"] = topic_of(event, offset)
+        message["size"] = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
+        if isinstance(event, RetainedSnapshot):
+            message["qos"] = event.qos[offset]
+        if offset < len(pids):
+            message["packet_id"] = pids[offset]
+        if payloads:
+            message.update(display.payload_field(payloads[offset]))
+        if refs and refs[offset] in waiting:
+            message["waiting"] = True
+        objects.append(message)
+    return objects
 
 
 def _ref_objects(
     refs: Sequence[Position], pids: Sequence[int], topics: Topics
 ) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
+    objects: list[dict[str, object]] = []
     for offset, ref in enumerate(refs):
-        known: Published | None = topics.get(ref)
-        found.append(
+        message: Published | None = topics.get(ref)
+        objects.append(
             {
                 "position": format_position(ref),
-                **({"topic": known.topic, "size": known.size} if known is not None else {}),
+                **({"topic": message.topic, "size": message.size} if message is not None else {}),
                 **({"packet_id": pids[offset]} if offset < len(pids) else {}),
             }
         )
-    return found
+    return objects

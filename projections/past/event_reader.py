@@ -112,14 +112,14 @@ class EventFilter:
         """
         index = source.index
         if self._session is None and self._topic is None:
-            found = source.records(first, last)
+            records = source.records(first, last)
         else:
             if self._session is None:
                 with contextlib.suppress(BadIndex):  # then the log is read without the index
                     topics, end = self._topics_in(index), min(last, index.last)
                     await topics.narrow(source, first, end, self._most_named)
-            found = read_listed(source, lambda one: self._listed(one, first, last), first, last)
-        async for record in found:
+            records = read_listed(source, lambda log: self._listed(log, first, last), first, last)
+        async for record in records:
             yield record
 
     def _topics_in(self, index: LogIndex) -> TopicRecords:
@@ -151,13 +151,15 @@ class EventFilter:
         if self._session is not None and self._own is None:
             own = self._types and _LIFECYCLE.issuperset(self._types)
             self._own = index.sequences((LIFECYCLE if own else SESSION) + self._session)
-        found = None
+        concerning = None
         if self._topic is not None:
-            found = self._topics_in(index).concerning(min(last, index.last))
+            concerning = self._topics_in(index).concerning(min(last, index.last))
         if self._own is None:
-            return sorted(one for one in found or () if first <= one <= last)
+            return sorted(number for number in concerning or () if first <= number <= last)
         listed = self._own[bisect_left(self._own, first) : bisect_right(self._own, last)]
-        return listed if found is None else [one for one in listed if one in found]
+        return (
+            listed if concerning is None else [number for number in listed if number in concerning]
+        )
 
     def may_select(self, record: Record) -> bool:
         """Return whether a record has an event of the session, without parsing its events."""
@@ -202,9 +204,9 @@ def _topics(event: Event, refs: list[Position], topics: MessageTopics) -> Iterat
     elif isinstance(event, WillArmed):
         yield event.topic
     for ref in refs:
-        known = topics.get(ref)
-        if known is not None:
-            yield known.topic
+        message = topics.get(ref)
+        if message is not None:
+            yield message.topic
 
 
 def refs_of(event: Event) -> list[Position]:
@@ -237,14 +239,14 @@ async def parts_left(
     source: LogSource, turns: TurnAssembler, last: int
 ) -> list[tuple[Record, bool]]:
     """Return the parts of a turn that continues after a record, and whether they are void."""
-    rest = list(turns.rest())
-    for sequence in range(last + 1, source.last + 1) if rest else ():
+    parts = list(turns.rest())
+    for sequence in range(last + 1, source.last + 1) if parts else ():
         (record,) = await source.some([sequence])
         if record.part == 0:
             break
         if record.last:
-            return [(part, False) for part in rest]
-    return [(part, True) for part in rest]
+            return [(part, False) for part in parts]
+    return [(part, True) for part in parts]
 
 
 class EventReader:
@@ -264,25 +266,34 @@ class EventReader:
         self._selected = selected
 
     async def entries(
-        self, start: LogPoint, end: LogPoint, turns: TurnAssembler, *, ended: bool
+        self,
+        start: LogPoint,
+        end: LogPoint,
+        turns: TurnAssembler,
+        *,
+        ended: bool,
+        follows: bool = False,
     ) -> AsyncGenerator[EventEntry, None]:
         """Yield the selected events between two points.
 
-        ``turns`` contains the parts of an incomplete turn; ``ended``: nothing follows the end, so
-        that such a turn is void. Raises CorruptLog, UnreadableEvent or CutMeanwhile.
+        ``turns`` contains the parts of an incomplete turn; ``ended``: nothing follows the last
+        record, so that such a turn is void; ``follows``: the next call goes on with ``turns``.
+        Raises CorruptLog, UnreadableEvent or CutMeanwhile.
         """
         if start.sequence <= end.sequence:
             async for record in self._selected.records(self.source, start.sequence, end.sequence):
-                void, complete = turns.take(record)
-                for part in void:
+                incomplete, complete = turns.take(record)
+                for part in incomplete:
                     async for entry in self.selected(part, start, end, void=True):
                         yield entry
                 for part in complete:
                     async for entry in self.selected(part, start, end, void=False):
                         yield entry
-        for part in turns.rest() if ended else ():
-            async for entry in self.selected(part, start, end, void=True):
-                yield entry
+        parts = [] if follows else await parts_left(self.source, turns, end.sequence)
+        for part, void in parts:
+            if ended or not void:
+                async for entry in self.selected(part, start, end, void=void):
+                    yield entry
 
     async def latest(
         self, count: int, end: LogPoint, turns: TurnAssembler, *, ended: bool, begin: int = 0
@@ -293,21 +304,17 @@ class EventReader:
         Otherwise as :meth:`entries`.
         """
         source, chosen = self.source, list[EventEntry]()
-        last, block = end, _LOOK_BACK
+        until, block = end, _LOOK_BACK
         begin = max(begin, source.begin)
-        while last.sequence >= begin and len(chosen) < count:
-            first = self._selected.begin_of_block(source, begin, last.sequence, block)
-            start, newest = LogPoint(first, 0), last is end
+        while until.sequence >= begin and len(chosen) < count:
+            first = self._selected.begin_of_block(source, begin, until.sequence, block)
+            start, newest = LogPoint(first, 0), until is end
             own = turns if newest else TurnAssembler(anywhere=True)
-            found: deque[EventEntry] = deque(maxlen=count - len(chosen))
-            async for entry in self.entries(start, last, own, ended=ended and newest):
-                found.append(entry)
-            if not newest:
-                for part, void in await parts_left(source, own, last.sequence):
-                    async for entry in self.selected(part, start, last, void=void):
-                        found.append(entry)
-            chosen[:0] = found
-            last, block = LogPoint(first - 1), 2 * block
+            entries: deque[EventEntry] = deque(maxlen=count - len(chosen))
+            async for entry in self.entries(start, until, own, ended=ended or not newest):
+                entries.append(entry)
+            chosen[:0] = entries
+            until, block = LogPoint(first - 1), 2 * block
         return chosen
 
     async def selected(
@@ -330,3 +337,17 @@ class EventReader:
                 yield EventEntry(
                     base + index, record.time_ms, event, record.area, void, cause, jumped, record
                 )
+
+
+async def effective_entries(
+    source: LogSource, selected: EventFilter, first: int = 0, end: LogPoint | None = None
+) -> AsyncIterator[EventEntry]:
+    """Yield the selected events that took effect, from a record on, up to a point or the end.
+
+    Raises as :meth:`EventReader.entries`.
+    """
+    start, turns = LogPoint(max(first, source.begin), 0), TurnAssembler(anywhere=True)
+    reader = EventReader(source, selected)
+    async for entry in reader.entries(start, end or LogPoint(source.last), turns, ended=True):
+        if not entry.void:
+            yield entry

@@ -1,8 +1,8 @@
 """Events of the log as text."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
 
 from eventstore import display
 from eventstore.format.destination_events import (
@@ -12,10 +12,19 @@ from eventstore.format.destination_events import (
     ForwardRefused,
     OriginTaken,
 )
+from eventstore.format.erasure_events import (
+    COPIES,
+    FOLLOWED,
+    Erased,
+    ErasureRequested,
+    KeysSnapshot,
+    TopicsKeyed,
+)
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
     Acked,
     Assigned,
+    Completed,
     Delivered,
     MessageDropped,
     MessagePublished,
@@ -28,6 +37,7 @@ from eventstore.format.events import (
     SubscriptionDenied,
     WillArmed,
 )
+from eventstore.format.name_entries import topic_shown
 from eventstore.format.node_events import (
     BrokerStarted,
     CheckpointCompleted,
@@ -61,7 +71,6 @@ from eventstore.reasons import (
     resend_text,
 )
 from projections.log_proof import cause, unproven_end
-from projections.past.erasure_text import ERASURE_WORDS
 from projections.views.replay_view import opened_text, place_text, reached_text
 from projections.views.session_text import options_text
 from projections.views.session_view import Topics
@@ -103,12 +112,18 @@ def first_payloads(event: Event, area: memoryview | SealedArea, most: int) -> li
 
 
 def _ids(runs: list[Run]) -> str:
-    single = len(runs) == 1 and isinstance(runs[0], int)
-    return (
-        f"packet {position_text.packet_ids_text(runs)}"
-        if single
-        else f"packets {position_text.packet_ids_text(runs)}"
-    )
+    noun = "packet" if len(runs) == 1 and isinstance(runs[0], int) else "packets"
+    return f"{noun} {position_text.packet_ids_text(runs)}"
+
+
+def _names(names: Collection[str]) -> str:
+    return position_text.several(map(display.name, names), len(names))
+
+
+def _total(event: MessagePublished | MessagesCarried | RetainedSnapshot) -> str:
+    """Return the size of all payloads of an event."""
+    sizes = event.sizes
+    return display.size(sizes * event.count if isinstance(sizes, int) else sum(sizes))
 
 
 def _messages(refs: list[Run], topics: Topics) -> str:
@@ -116,12 +131,12 @@ def _messages(refs: list[Run], topics: Topics) -> str:
     values = from_runs(refs)
     if not values:
         return ""
-    names = {found.topic: None for ref in values if (found := topics.get(ref)) is not None}
+    names = {message.topic: None for ref in values if (message := topics.get(ref)) is not None}
     where = position_text.positions_text(refs)
     label = "" if len(values) == 1 else f"{len(values):,} messages "
     if not names:  # from before the log begins
         return f"message {where}" if len(values) == 1 else f"{label}{where}"
-    return f"{position_text.several(map(display.name, names), len(names))} ({label}{where})"
+    return f"{_names(names)} ({label}{where})"
 
 
 def _opened(event: SessionOpened, _topics: Topics) -> str:
@@ -158,19 +173,13 @@ def _closed(event: SessionClosed, _topics: Topics) -> str:
 
 
 def _published(event: MessagePublished, _topics: Topics) -> str:
-    sizes = event.sizes
-    total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
     what = "" if event.count == 1 else f" {event.count:,} messages to"
     verb = "will published" if event.will else "published"
-    topics = position_text.several(map(display.name, event.topics), len(event.topics))
     retained = " retained" if event.retain else ""
-    ids = f", {_ids(event.pids)}" if event.pids else ""
-    origins = (
-        f", from {position_text.positions_text(list(event.origins))} of its log"
-        if event.origins
-        else ""
-    )
-    return f"{verb}{what} {topics} QoS {event.qos}{retained}, {display.size(total)}{ids}{origins}"
+    more = f", {_ids(event.pids)}" if event.pids else ""
+    if event.origins:
+        more += f", from {position_text.positions_text(list(event.origins))} of its log"
+    return f"{verb}{what} {_names(event.topics)} QoS {event.qos}{retained}, {_total(event)}{more}"
 
 
 def _delivered(event: Delivered, topics: Topics) -> str:
@@ -198,16 +207,10 @@ def _dropped(event: MessageDropped, topics: Topics) -> str:
     where = " from the queue" if event.queued >= 0 else ""
     by = f" for {display.name(event.filter)}" if event.filter else ""
     if event.topics:
-        what += f" to {position_text.several(map(display.name, event.topics), len(event.topics))}"
+        what += f" to {_names(event.topics)}"
     shared = event.session.startswith(SHARE)
     why = drop_text(event.reason, received=bool(event.refs), shared=shared)
     return f"dropped{where} {what}{by}: {why}"
-
-
-def _codes(reasons: Sequence[Run]) -> str:
-    """Return reason codes in the notation of the standard: ``0x87``."""
-    distinct = dict.fromkeys(from_runs(reasons))
-    return position_text.several((f"0x{code:02x}" for code in distinct), len(distinct))
 
 
 _BY_THE_BROKER = {
@@ -217,17 +220,21 @@ _BY_THE_BROKER = {
 """Why the broker ends a delivery by itself, by a reason code that clients cannot send."""
 
 
-def _given_up(event: Acked | Received | Refused) -> str | None:
-    """Return the text of deliveries that the broker ended; None: the client answered."""
-    codes = {*from_runs(event.reasons)}
-    if not codes or not codes <= _BY_THE_BROKER.keys():
-        return None
-    why = " or ".join(_BY_THE_BROKER[code] for code in sorted(codes))
-    return f"not sent again {_ids(event.pids)}: {why}"
+def _answered(verb: str, packet: str) -> Callable[[Any, Topics], str]:
+    """Return the text of answers to deliveries, or that the broker ended these by itself.
 
+    Reason codes are in the notation of the standard: ``0x87``.
+    """
 
-def _with(reasons: Sequence[Run]) -> str:
-    return f" {_codes(reasons)}" if reasons else ""
+    def text(event: Acked | Received | Refused | Completed, _topics: Topics) -> str:
+        codes = dict.fromkeys(from_runs(event.reasons))
+        if codes and codes.keys() <= _BY_THE_BROKER.keys() and not isinstance(event, Completed):
+            why = " or ".join(_BY_THE_BROKER[code] for code in sorted(codes))
+            return f"not sent again {_ids(event.pids)}: {why}"
+        shown = position_text.several((f"0x{code:02x}" for code in codes), len(codes))
+        return f"{verb} {_ids(event.pids)} ({f'{packet} {shown}'.strip()})"
+
+    return text
 
 
 def _assigned(event: Assigned, topics: Topics) -> str:
@@ -238,8 +245,8 @@ def _assigned(event: Assigned, topics: Topics) -> str:
 def _granted(event: Subscribed, _topics: Topics) -> str:
     options = event.options or [0] * len(event.filters)
     granted = (
-        f"{display.name(one)} QoS {qos}{options_text(bits)}"
-        for (one, qos), bits in zip(event.filters, options, strict=False)
+        f"{display.name(name)} QoS {qos}{options_text(bits)}"
+        for (name, qos), bits in zip(event.filters, options, strict=False)
     )
     identifier = f", identifier {event.identifier}" if event.identifier else ""
     return f"subscribed {position_text.several(granted, len(event.filters))}{identifier}"
@@ -247,11 +254,10 @@ def _granted(event: Subscribed, _topics: Topics) -> str:
 
 def _denied(event: SubscriptionDenied, _topics: Topics) -> str:
     denied: dict[int, list[str]] = {}
-    for one, code in zip(event.filters, from_runs(event.reasons), strict=False):
-        denied.setdefault(code, []).append(one)
+    for name, code in zip(event.filters, from_runs(event.reasons), strict=False):
+        denied.setdefault(code, []).append(name)
     return "subscription denied: " + "; ".join(
-        f"{position_text.several(map(display.name, filters), len(filters))}: {denial_text(code)}"
-        for code, filters in denied.items()
+        f"{_names(filters)}: {denial_text(code)}" for code, filters in denied.items()
     )
 
 
@@ -308,24 +314,16 @@ def _snapshot(event: SessionSnapshot, _topics: Topics) -> str:
 
 
 def _retained(event: RetainedSnapshot, _topics: Topics) -> str:
-    what = "retained" if event.session is None else "waiting for its PUBREL to be retained"
-    if event.session is not None and event.count > 1:
-        what = "waiting for their PUBREL to be retained"
-    return f"repeated: {what}: {_repeated(event.topics, event)}"
+    if event.session is None:
+        return _repeated("retained", event)
+    whose = "its" if event.count == 1 else "their"
+    return _repeated(f"waiting for {whose} PUBREL to be retained", event)
 
 
-def _carried(event: MessagesCarried, _topics: Topics) -> str:
-    return f"repeated: still to be delivered: {_repeated(event.topics, event)}"
-
-
-def _repeated(topics: Sequence[str], event: RetainedSnapshot | MessagesCarried) -> str:
+def _repeated(what: str, event: RetainedSnapshot | MessagesCarried) -> str:
     label = "" if event.count == 1 else f"{event.count:,} messages "
-    sizes = event.sizes
-    total = sizes * event.count if isinstance(sizes, int) else sum(sizes)
-    several = position_text.several(map(display.name, topics), len(topics))
-    return (
-        f"{several} ({label}from {position_text.positions_text(event.refs)}), {display.size(total)}"
-    )
+    places = position_text.positions_text(event.refs)
+    return f"repeated: {what}: {_names(event.topics)} ({label}from {places}), {_total(event)}"
 
 
 def _clock_jumped(event: ClockJumped, _topics: Topics) -> str:
@@ -355,17 +353,17 @@ def _salvaged(event: LogSalvaged, _topics: Topics) -> str:
     which = f"record {event.first}"
     if event.end > event.first:
         which = f"records {event.first} to {event.end}"
-    said = (
+    text = (
         f"{which} given up by foldmq salvage, run by {display.name(event.by)} on "
         f"{display.name(event.source)}: {display.count_of(event.records, 'record')}, "
         f"{event.bytes:,} bytes"
     )
     if event.affected:
         names = position_text.several(
-            [display.name(one) for one in event.sessions[:3]], event.affected
+            [display.name(name) for name in event.sessions[:3]], event.affected
         )
-        said += f"; state unsure: {display.count_of(event.affected, 'session')}: {names}"
-    return said
+        text += f"; state unsure: {display.count_of(event.affected, 'session')}: {names}"
+    return text
 
 
 def _unproven(event: LogEndUnproven, _topics: Topics) -> str:
@@ -379,12 +377,12 @@ def _archived(event: LogArchived, _topics: Topics) -> str:
 
 def _acted(event: OperatorActed, topics: Topics) -> str:
     action = display.escaped(event.action.replace("_", " "))
-    said = f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
-    return f"{said}, {_messages(event.refs, topics)}" if event.refs else said
+    text = f"operator {display.name(event.by)}: {action} {display.name(event.target)}"
+    return f"{text}, {_messages(event.refs, topics)}" if event.refs else text
 
 
 def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
-    filters = position_text.several(map(display.name, event.filters), len(event.filters))
+    filters = _names(event.filters)
     what = f"destination {display.name(event.to)} ({display.escaped(event.kind)})"
     if event.run:
         return f"{what} continues: {filters}"
@@ -392,11 +390,11 @@ def _destination_opened(event: DestinationOpened, _topics: Topics) -> str:
 
 
 def _forwarded(event: Forwarded, topics: Topics) -> str:
-    said = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
+    text = f"{display.name(event.to)} has its messages up to {place_text(event.through)}"
     if event.received > event.through:
-        said += f", and received up to {place_text(event.received)}"
-    said += f": {event.count} more" if event.count else ""
-    return f"{said}, again {_messages(event.refs, topics)}" if event.refs else said
+        text += f", and received up to {place_text(event.received)}"
+    text += f": {event.count} more" if event.count else ""
+    return f"{text}, again {_messages(event.refs, topics)}" if event.refs else text
 
 
 def _forward_refused(event: ForwardRefused, topics: Topics) -> str:
@@ -449,6 +447,46 @@ def _started(event: BrokerStarted, _topics: Topics) -> str:
     return f"{what}: node {display.name(event.leader)} leads, epoch {event.epoch}{cause}"
 
 
+_CAUSES: Final = {
+    "restored": ", as before the log was restored",
+    "keep": ", by personal_keep",
+    FOLLOWED: ", as in another log",
+    COPIES: ", as it had contents of another log that are erased there",
+}
+
+
+def _keyed(topics: Sequence[str], keys: Sequence[Run]) -> str:
+    """Return topics with the numbers of their keys."""
+    pairs = zip(topics, from_runs(keys), strict=True)
+    shown = (f"{display.name(topic_shown(topic))} (key {key})" for topic, key in pairs)
+    return position_text.several(shown, len(topics))
+
+
+def _erasure_requested(event: ErasureRequested, _: Any) -> str:
+    ended = ", periods that had ended" if event.before_ms else ""
+    topics = _keyed(event.topics, event.keys)
+    return (
+        f"erasure {event.erasure} requested by {display.name(event.by)}"
+        f"{_CAUSES.get(event.cause, '')}{ended}: {topics}"
+    )
+
+
+def _keys_snapshot(event: KeysSnapshot, _: Any) -> str:
+    if not event.topics:
+        return f"no topic has a key; the last one was {event.highest}"
+    return f"keys of topics: {_keyed(event.topics, event.keys)}"
+
+
+ERASURE_WORDS: Final[dict[type, Callable[..., str]]] = {
+    TopicsKeyed: lambda event, _: f"sealed from here on: {_keyed(event.topics, event.keys)}",
+    KeysSnapshot: _keys_snapshot,
+    ErasureRequested: _erasure_requested,
+    Erased: lambda event, _: (
+        f"erasure {event.erasure} done: {display.count_of(event.keys, 'key')} destroyed"
+    ),
+}
+
+
 _WORDS: dict[str, Callable[[Any, Topics], str]] = {
     "BrokerStarted": _started,
     "LimitsApplied": _limits,
@@ -463,10 +501,7 @@ _WORDS: dict[str, Callable[[Any, Topics], str]] = {
     "SessionClosed": _closed,
     "SessionExpired": lambda event, _: f"session ended: {expiry_text(event.reason)}",
     "Subscribed": _granted,
-    "Unsubscribed": lambda event, _: (
-        "unsubscribed "
-        + position_text.several(map(display.name, event.filters), len(event.filters))
-    ),
+    "Unsubscribed": lambda event, _: f"unsubscribed {_names(event.filters)}",
     "SubscriptionDenied": _denied,
     "ReplayOpened": lambda event, _: opened_text(event),
     "ReplayReached": lambda event, _: reached_text(event),
@@ -474,16 +509,10 @@ _WORDS: dict[str, Callable[[Any, Topics], str]] = {
     "Delivered": _delivered,
     "Queued": _queued,
     "Redelivered": lambda event, _: f"sent again {_ids(event.pids)}: {resend_text(event.cause)}",
-    "Acked": lambda event, _: (
-        _given_up(event) or f"acknowledged {_ids(event.pids)} (PUBACK{_with(event.reasons)})"
-    ),
-    "Received": lambda event, _: (
-        _given_up(event) or f"received {_ids(event.pids)} (PUBREC{_with(event.reasons)})"
-    ),
-    "Refused": lambda event, _: (
-        _given_up(event) or f"refused {_ids(event.pids)} (PUBREC {_codes(event.reasons)})"
-    ),
-    "Completed": lambda event, _: f"completed {_ids(event.pids)} (PUBCOMP{_with(event.reasons)})",
+    "Acked": _answered("acknowledged", "PUBACK"),
+    "Received": _answered("received", "PUBREC"),
+    "Refused": _answered("refused", "PUBREC"),
+    "Completed": _answered("completed", "PUBCOMP"),
     "Released": lambda event, topics: (
         f"released {_messages(event.refs, topics)}, {_ids(event.pids)} (PUBREL)"
     ),
@@ -508,7 +537,7 @@ _WORDS: dict[str, Callable[[Any, Topics], str]] = {
     "RetainedSnapshot": _retained,
     "CheckpointCompleted": _completed,
     "ClockJumped": _clock_jumped,
-    "MessagesCarried": _carried,
+    "MessagesCarried": lambda event, _: _repeated("still to be delivered", event),
     "Bridged": lambda event, _: f"NATS has all publications up to {format_position(event.through)}",
     "DestinationOpened": _destination_opened,
     "Forwarded": _forwarded,
@@ -528,13 +557,7 @@ _WORDS: dict[str, Callable[[Any, Topics], str]] = {
     "LogSalvaged": _salvaged,
     "OperatorActed": _acted,
     **{kind.__name__: text for kind, text in ERASURE_WORDS.items()},
-    "RetainedCleared": lambda event, _: (
-        "retained messages removed: "
-        + position_text.several(map(display.name, event.topics), len(event.topics))
-    ),
-    "RetainedExpired": lambda event, _: (
-        "retained messages expired: "
-        + position_text.several(map(display.name, event.topics), len(event.topics))
-    ),
+    "RetainedCleared": lambda event, _: f"retained messages removed: {_names(event.topics)}",
+    "RetainedExpired": lambda event, _: f"retained messages expired: {_names(event.topics)}",
     "WebAccessed": _web_accessed,
 }

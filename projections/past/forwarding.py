@@ -58,21 +58,21 @@ class ForwardOutcome(NamedTuple):
         when = stamp(self.at, self.time_ms)
         if self.outcome == "sent":
             before = f", {display.escaped(self.detail)}" if self.detail else ""
-            done = f"{to}, and acknowledged" if self.kind == _MQTT else to
-            return f"{when}  sent to {done} by then{before}"
+            target = f"{to}, and acknowledged" if self.kind == _MQTT else to
+            return f"{when}  sent to {target} by then{before}"
         if self.outcome == "erased":
             return f"{when}  erased before it was sent to {to}"
         return f"{when}  {self.outcome} by {to}: {display.escaped(self.detail)}"
 
     def as_object(self) -> dict[str, object]:
         """Return the outcome as a JSON object."""
-        found: dict[str, object] = {"to": self.to, "outcome": self.outcome}
-        found["position"] = format_position(self.at)
+        fields: dict[str, object] = {"to": self.to, "outcome": self.outcome}
+        fields["position"] = format_position(self.at)
         if self.time_ms:
-            found["time"] = display.iso(self.time_ms)
+            fields["time"] = display.iso(self.time_ms)
         if self.detail:
-            found["reason"] = self.detail
-        return found
+            fields["reason"] = self.detail
+        return fields
 
 
 class MessageOrigin(NamedTuple):
@@ -124,8 +124,8 @@ async def find_copies(source: LogSource, log: str, place: Position) -> list[Posi
     ``place`` is its position there. There are several if two bridges brought it. Raises as
     ``LogSource.records``.
     """
-    known = await _destinations(source)
-    clients = {client for client, taken in known.taken.items() if taken.log == log}
+    destinations = await _destinations(source)
+    clients = {client for client, origin in destinations.taken.items() if origin.log == log}
     copies: list[Position] = []
     if not clients:
         return copies
@@ -179,9 +179,9 @@ async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardO
         if state.after < at and any(matches(each, topic) for each in state.filters)
     }
     outcomes: dict[str, ForwardOutcome] = {}
-    sequence, last = sequence_of(at), min(source.last, sequence_of(at) + _READ)
-    while sequence <= last and outcomes.keys() < due.keys():
-        until = min(last, sequence + _AT_ONCE - 1)
+    sequence, until_record = sequence_of(at), min(source.last, sequence_of(at) + _READ)
+    while sequence <= until_record and outcomes.keys() < due.keys():
+        until = min(until_record, sequence + _AT_ONCE - 1)
         async for record in source.records(sequence, until):
             if any(raw["e"] in _KINDS for raw in record.raw_events):
                 base = position(record.sequence, 0)
@@ -189,8 +189,8 @@ async def find_forwards(source: LogSource, story: MessageStory) -> list[ForwardO
                 _take(events, record.time_ms, story.ref, at, due, outcomes)
         sequence = until + 1
     await _follow_refused(source, story.ref, due, outcomes)
-    found = [outcomes.get(name) or _by_cursor(name, state, at) for name, state in due.items()]
-    return [_with_next(source, story, outcome, due[outcome.to].kind) for outcome in found]
+    final = [outcomes.get(name) or _by_cursor(name, state, at) for name, state in due.items()]
+    return [_with_next(source, story, outcome, due[outcome.to].kind) for outcome in final]
 
 
 def _take(
@@ -249,8 +249,8 @@ async def _follow_refused(
                 outcomes[event.to] = ForwardOutcome(event.to, "sent", place, record.time_ms, before)
     for name, outcome in outcomes.items():
         if outcome.outcome == "refused" and ref in due[name].retry:
-            wanted = f"{outcome.detail}; an operator wants it to be sent again"
-            outcomes[name] = outcome._replace(detail=wanted)
+            detail = f"{outcome.detail}; an operator wants it to be sent again"
+            outcomes[name] = outcome._replace(detail=detail)
 
 
 def _refusal(event: ForwardRefused, place: Position, time_ms: int) -> ForwardOutcome:

@@ -1,6 +1,8 @@
 """The state of one session at a point of the log: its last saved state and the events since."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +11,6 @@ from eventstore.format.events import SessionClosed, SessionExpired, SessionOpene
 from eventstore.format.node_events import CheckpointCompleted, SessionSnapshot
 from eventstore.format.positions import (
     INDEX_BITS,
-    MAX_INDEX,
     Position,
     count_runs,
     position,
@@ -24,7 +25,7 @@ from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from projections.past.lost_records import lost_records
-from projections.past.state_cache import DeniedFilters
+from projections.past.subscriber_state import DeniedFilters
 from projections.past.topic_lookup import carriers_in
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 from projections.state.session import SessionState
@@ -111,63 +112,58 @@ class IndexedSessions:
 
     async def at(self, name: str, point: LogPoint) -> SessionState | None:
         """Return the state as of a point; the events of incomplete turns do not count."""
-        await self.covers(0)
-        bound = position(point.sequence + (point.index == MAX_INDEX), 0)
-        fold, start = self._begin(name, self._saved(name, bound))
-        turns = TurnAssembler()
-        async for record in self._records(name, start, point.sequence):
-            for part in turns.take(record)[1]:
-                stop = point.index if part.sequence == point.sequence else MAX_INDEX
-                _fold(fold, None, part, name, stop + 1)
-        return fold.state
+        stop = position(point.sequence, point.index) + 1
+        sessions, _ = await self._folded([name], point.sequence, stop, _no_pause)
+        return sessions[name].fold.state
 
     async def all_at(
         self, names: Iterable[str], sequence: int, pause: Callable[[], Awaitable[None]]
     ) -> dict[str, SessionState | None]:
         """Return the states of these sessions after a record; None: the session did not exist.
 
-        Like :meth:`at`, but each record is read once for all of them. ``pause`` is awaited from
-        time to time.
+        Each record is read once for all of them. ``pause`` is awaited from time to time.
         """
-        await self.covers(0)
-        bound = position(sequence + 1, 0)
-        folds: dict[str, tuple[SessionFold, int]] = {}
-        listed: set[int] = set()
-        for number, name in enumerate(names):
-            folds[name] = self._begin(name, self._saved(name, bound))
-            start = folds[name][1]
-            listed.update(self._index.sequences(SESSION + name, start, sequence))
-            if number % _NAMES_AT_ONCE == 0:
-                await pause()
-        first = min((start for _, start in folds.values()), default=sequence + 1)
-        turns = TurnAssembler()
-        async for record in read_listed(self._source, lambda _: sorted(listed), first, sequence):
-            for part in turns.take(record)[1]:
-                _fold_all(folds, part)
-            await pause()
-        return {name: fold.state for name, (fold, _) in folds.items()}
+        sessions, _ = await self._folded(names, sequence, position(sequence + 1, 0), pause)
+        return {name: session.fold.state for name, session in sessions.items()}
 
     async def before(self, name: str, at: Position) -> tuple[SessionState | None, DeniedFilters]:
         """Return the state and the denied filters as of a position: after everything before it.
 
         The turn of the position must be complete.
         """
+        sequence = sequence_of(at)
+        sessions, parts = await self._folded([name], sequence, at, _no_pause)
+        if parts and parts[-1].sequence == sequence:
+            for part in parts:
+                _fold(sessions, part, at)
+        return sessions[name].fold.state, sessions[name].denied
+
+    async def _folded(
+        self,
+        names: Iterable[str],
+        last: int,
+        stop: Position,
+        pause: Callable[[], Awaitable[None]],
+    ) -> tuple[dict[str, _Folded], Sequence[Record]]:
+        """Fold sessions up to record ``last``, and of it the events before a position.
+
+        Return also the parts of a turn that continues after it, which are not folded.
+        """
         await self.covers(0)
-        sequence = at >> INDEX_BITS
-        saved = self._saved(name, position(sequence, 0))
-        fold, start = self._begin(name, saved)
-        denied = DeniedFilters(saved.denied if saved is not None else ())
+        sessions: dict[str, _Folded] = {}
+        listed: set[int] = set()
+        for number, name in enumerate(names):
+            sessions[name] = session = self._begin(name, position(sequence_of(stop), 0))
+            listed.update(self._index.sequences(SESSION + name, session.start, last))
+            if number % _NAMES_AT_ONCE == 0:
+                await pause()
+        first = min((session.start for session in sessions.values()), default=last + 1)
         turns = TurnAssembler()
-        async for record in self._records(name, start, sequence):
+        async for record in read_listed(self._source, lambda _: sorted(listed), first, last):
             for part in turns.take(record)[1]:
-                stop = at & MAX_INDEX if part.sequence == sequence else MAX_INDEX
-                _fold(fold, denied, part, name, stop)
-        rest = turns.rest()
-        if rest and rest[-1].sequence == sequence:
-            for part in rest:
-                stop = at & MAX_INDEX if part.sequence == sequence else MAX_INDEX
-                _fold(fold, denied, part, name, stop)
-        return fold.state, denied
+                _fold(sessions, part, stop)
+            await pause()
+        return sessions, turns.rest()
 
     async def is_clean(self, name: str, sequence: int) -> bool:
         """Return whether a session, before a record, would end with its connection."""
@@ -191,88 +187,76 @@ class IndexedSessions:
                 return None
         return saved
 
-    def _begin(self, name: str, saved: SavedState | None) -> tuple[SessionFold, int]:
-        """Return the fold to begin with, and the record with which it continues."""
+    def _begin(self, name: str, bound: Position) -> _Folded:
+        """Return a session to be folded from its last state before a position on."""
         source, index = self._source, self._index
+        saved = self._saved(name, bound)
         if saved is not None:
             fold = SessionFold(name)
             if saved.parts is not None:
                 fold.state = decode_session(name, saved.parts)
-            return fold, max(saved.bound >> INDEX_BITS, index.first)
+            start = max(sequence_of(saved.bound), index.first)
+            return _Folded(fold, start, DeniedFilters(saved.denied))
         # Without a saved state, the session did not exist in the removed older segments.
         own = index.first == source.begin and source.begin > 1
-        return SessionFold(name, self._completed if own else 0), index.first
-
-    def _records(self, name: str, first: int, last: int) -> AsyncIterator[Record]:
-        return read_listed(
-            self._source, lambda index: index.sequences(SESSION + name, first, last), first, last
-        )
+        return _Folded(SessionFold(name, self._completed if own else 0), index.first)
 
 
-def _fold(
-    fold: SessionFold, denied: DeniedFilters | None, part: Record, name: str, stop: int
-) -> None:
-    """Fold the events of a session that begin before an index."""
-    base = position(part.sequence, 0)
-    try:
-        for index, event in own_events(part, name):
-            if index >= stop:
-                return
-            fold.take(event, base + index, part.steady_ms)
-            if denied is not None:
-                denied.take(event, base + index, part.time_ms)
-    except INCONSISTENCIES as error:
-        raise inconsistency(part, error) from error
+@dataclass(slots=True)
+class _Folded:
+    """A session, folded from record ``start`` on."""
+
+    fold: SessionFold
+    start: int
+    denied: DeniedFilters = field(default_factory=DeniedFilters)
 
 
-def _fold_all(folds: dict[str, tuple[SessionFold, int]], part: Record) -> None:
-    """Fold the events of these sessions, each from the record where its fold continues."""
+async def _no_pause() -> None:
+    pass
+
+
+def _fold(sessions: Mapping[str, _Folded], part: Record, stop: Position) -> None:
+    """Fold the events of these sessions that begin before a position; others are not parsed."""
     at = position(part.sequence, 0)
     try:
         for raw in part.raw_events:
-            held = folds.get(raw.get("session", ""))
-            if held is not None and part.sequence >= held[1]:
-                held[0].take(parse_event(raw), at, part.steady_ms)
+            session = sessions.get(raw.get("session", ""))
+            if session is not None and part.sequence >= session.start and at < stop:
+                event = parse_event(raw)
+                session.fold.take(event, at, part.steady_ms)
+                session.denied.take(event, at, part.time_ms)
             at += count_entries(raw)
     except INCONSISTENCIES as error:
         raise inconsistency(part, error) from error
 
 
-def own_events(record: Record, name: str) -> Iterator[tuple[int, Event]]:
-    """Yield the events of one session with the index of their first entry; others are not parsed.
+def own_events(record: Record, name: str) -> Iterator[tuple[Position, Event]]:
+    """Yield the events of one session with their positions; others are not parsed.
 
     Only for records that were indexed, and are therefore readable.
     """
-    index = 0
+    at = position(record.sequence, 0)
     for raw in record.raw_events:
         if raw.get("session") == name:
-            yield index, parse_event(raw)
-        index += count_entries(raw)
+            yield at, parse_event(raw)
+        at += count_entries(raw)
 
 
 def count_entries(raw: dict[str, Any]) -> int:
     """Return the number of entries of an event, which is not parsed."""
     kind = raw["e"]
-    column = _COLUMNS.get(kind)
-    if column is not None:
-        return count_runs(raw[column])
-    return int(raw["count"]) if kind in _COUNTED else 1
+    if kind in _COUNTED:
+        return int(raw["count"])
+    return count_runs(raw["pids"] if "pids" in raw else raw["refs"]) if kind in _RUNS else 1
 
 
-_COLUMNS = {
-    "Delivered": "refs",
-    "Queued": "refs",
-    "Released": "refs",
-    "Expired": "refs",
-    "Assigned": "refs",
-    "Acked": "pids",
-    "Received": "pids",
-    "Completed": "pids",
-    "Refused": "pids",
-    "Returned": "pids",
-    "Redelivered": "pids",
-}
-"""Event -> its column with a value for each entry: see ``event_parsing.entries``."""
+_RUNS = frozenset(
+    {
+        "Delivered", "Queued", "Released", "InboundReplaced", "Acked", "Received", "Completed",
+        "Refused", "Returned", "Expired", "Assigned", "Redelivered", "ForwardRefused",
+    }
+)  # fmt: skip
+"""Events with a value for each entry in a column: see ``event_parsing.entries``."""
 _COUNTED = frozenset({"MessagePublished", "MessagesCarried", "RetainedSnapshot"})
 
 

@@ -5,9 +5,9 @@ log with members. The sessions that stand for other logs are left out. Every log
 messages: one that has not been taken by all logs at the moment is shown with the logs that have it.
 """
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from eventstore.errors import naming_log
 from eventstore.format.events import LOG_SESSION
@@ -83,8 +83,8 @@ class JoinedState:
     def sessions(self) -> Iterator[tuple[str, SessionState]]:
         """Yield log and session of all sessions, log by log."""
         for part in self.parts:
-            for one in part.sessions():
-                yield part.log, one
+            for state in part.sessions():
+                yield part.log, state
 
     def retained(self, topic_filter: str | None = None) -> Iterator[JoinedRetained]:
         """Yield the retained messages, or those on matching topics: each version of a topic once.
@@ -93,14 +93,16 @@ class JoinedState:
         interval is not compared: a log that took the message has what was left of it then.
         """
         for number, part in enumerate(self.parts):
-            for message in _messages(part, topic_filter):
+            retained = part.state.retained
+            messages = retained.all() if topic_filter is None else retained.match(topic_filter)
+            for message in messages:
                 topic = message.topic
                 before = self.parts[:number]
-                if all(one.state.retained.get(topic) is None for one in before):
+                if all(earlier.state.retained.get(topic) is None for earlier in before):
                     yield from self._versions(topic)
 
     def _versions(self, topic: str) -> Iterator[JoinedRetained]:
-        found: dict[tuple[object, ...], list[tuple[str, RetainedMessage]]] = {}
+        versions: dict[tuple[object, ...], list[tuple[str, RetainedMessage]]] = {}
         for part in self.parts:
             message = part.state.retained.get(topic)
             if message is not None:
@@ -108,16 +110,11 @@ class JoinedState:
                 if expiry_of(block) is not None:
                     block = with_remaining_expiry(block, 0)
                 version = (message.payload, message.qos, block)
-                found.setdefault(version, []).append((part.log, message))
-        for same in found.values():
+                versions.setdefault(version, []).append((part.log, message))
+        for same in versions.values():
             log, message = same[0]
             logs = tuple(name for name, _ in same)
             yield JoinedRetained(log, message, logs, len(logs) == len(self.parts))
-
-
-def _messages(part: LogState, topic_filter: str | None) -> Iterable[RetainedMessage]:
-    retained = part.state.retained
-    return retained.all() if topic_filter is None else retained.match(topic_filter)
 
 
 async def fold_logs(
@@ -138,7 +135,10 @@ async def fold_logs(
 
 
 class StatesBetween(NamedTuple):
-    """The compared facts of a log at two points."""
+    """The compared facts of a log at two points.
+
+    With its name, which is empty for a single log, they are an element of :data:`LogChanges`.
+    """
 
     before: AsOf
     after: AsOf
@@ -148,12 +148,7 @@ class StatesBetween(NamedTuple):
     """What is not certain of one of the states; None: all of both is."""
 
 
-class LogChanges(NamedTuple):
-    """The states of one of the logs at two moments."""
-
-    log: str
-    """Its name; empty: the only one."""
-    states: StatesBetween
+LogChanges: TypeAlias = Sequence[tuple[str, StatesBetween]]
 
 
 class JoinedChange(NamedTuple):
@@ -195,7 +190,7 @@ async def changes_in_logs(
     ends: Mapping[str, LogPoint],
     session: str | None,
     progress: Progress,
-) -> AsyncIterator[LogChanges]:
+) -> AsyncIterator[tuple[str, StatesBetween]]:
     """Yield the states of each log at two points; of one session, if given.
 
     Of several logs, the sessions that stand for other logs are left out. Raises as
@@ -207,10 +202,10 @@ async def changes_in_logs(
         for facts in (states.old, states.new) if log else ():
             for name in [name for name in facts.sessions if name.startswith(LOG_SESSION)]:
                 del facts.sessions[name]
-        yield LogChanges(log, states)
+        yield log, states
 
 
-def joined_sessions_changed(changes: Iterable[LogChanges]) -> list[tuple[str, ChangedSession]]:
+def joined_sessions_changed(changes: LogChanges) -> list[tuple[str, ChangedSession]]:
     """Return log and change of the sessions that differ, by name."""
     changed = [
         (log, each) for log, states in changes for each in sessions_changed(states.old, states.new)
@@ -218,16 +213,16 @@ def joined_sessions_changed(changes: Iterable[LogChanges]) -> list[tuple[str, Ch
     return sorted(changed, key=lambda pair: pair[1].name)
 
 
-def joined_retained_changes(changes: Iterable[LogChanges]) -> list[JoinedChange]:
+def joined_retained_changes(changes: LogChanges) -> list[JoinedChange]:
     """Return the retained messages that differ, by topic.
 
     A topic that changed in some logs only, or not in the same way, has an element for each way.
     """
     ways: dict[ChangedRetained, list[str]] = {}
-    count = 0
     for log, states in changes:
-        count += 1
         for way in retained_changes(states.old.retained, states.new.retained):
             ways.setdefault(way, []).append(log)
-    joined = [JoinedChange(way, tuple(logs), len(logs) == count) for way, logs in ways.items()]
+    joined = [
+        JoinedChange(way, tuple(logs), len(logs) == len(changes)) for way, logs in ways.items()
+    ]
     return sorted(joined, key=lambda each: each.change.topic)

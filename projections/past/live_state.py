@@ -66,8 +66,3 @@ class LiveStateSource(Protocol):
 
         That is the record in which the turn ends.
         """
-
-
-def digest_number(digest: str) -> int:
-    """Return a hexadecimal digest as a number, which takes less memory."""
-    return int(digest, 16)

@@ -1,6 +1,5 @@
 """Histories of messages in the logs of a node: in the log of the publication, and in others."""
 
-from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -8,18 +7,16 @@ from eventstore import display
 from eventstore.errors import UsageError
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import Position, position
-from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, last_until
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.position_text import PointSpec
 from eventstore.reading.progress import Progress
-from projections.past.event_reader import EventFilter, EventReader
+from projections.past.event_reader import EventFilter, effective_entries
 from projections.past.message_search import find_stories
 from projections.past.message_story import MessageStory
 from projections.past.origin_search import OriginPlace, origin_of, published_here, taken_from
 from projections.past.receiver_past import replays_of, replays_of_message
 from projections.past.receiver_reason import replay_reason
-from projections.past.topic_lookup import topic_matcher
 
 _LOOK_BACK: Final = 64
 """Records to read first for the last event; each further attempt reads 8 times as many."""
@@ -87,7 +84,7 @@ async def _with_replays(
     if first is None or state is None:
         return group
     replays = await replays_of_message(source, state, first.story, first.log)
-    notes = [f"{display.name(client)} {replay_reason(first.story, one)}" for one in replays]
+    notes = [f"{display.name(client)} {replay_reason(first.story, replay)}" for replay in replays]
     return [first._replace(note="; ".join(filter(None, [first.note, *notes]))), *group[1:]]
 
 
@@ -103,15 +100,11 @@ async def published_anywhere(
     Each is a list of its histories, as of :func:`stories_elsewhere`. Raises UsageError if
     ``moment`` is a position, and as ``LogSource.records``.
     """
-    matches = topic_matcher(topic_filter)
     groups: list[list[LogStory]] = []
     for log, source in logs.items():
-        refs: deque[Position] = deque(maxlen=last)
-        until = await _end(source, moment)
-        await published_here(source, topic_filter, matches, refs, until)
         stories = [
             story
-            for ref in refs
+            for ref in await published_here(source, topic_filter, last, await _end(source, moment))
             for story in await find_stories(source, ref=ref, progress=progress)
         ]
         groups += await stories_elsewhere(logs, log, stories, progress)
@@ -138,14 +131,14 @@ async def stories_elsewhere(
     groups: list[list[LogStory]] = []
     for story in stories:
         start = OriginPlace(log, story.ref)
-        found: list[LogStory] = []
+        histories: list[LogStory] = []
         for place in await _places(logs, start):
             if place == start:
-                found.append(LogStory(log, story))
+                histories.append(LogStory(log, story))
                 continue
             more = await find_stories(logs[place.log], ref=place.ref, progress=progress)
-            found += [LogStory(place.log, one) for one in more]
-        groups.append(found)
+            histories += [LogStory(place.log, copy) for copy in more]
+        groups.append(histories)
     return groups
 
 
@@ -158,13 +151,13 @@ async def _places(logs: Mapping[str, LogSource], start: OriginPlace) -> list[Ori
     while origin is not None:
         start = origin
         origin = await origin_of(logs[start.log], start.ref) if start.log in logs else None
-    found = [start]
-    for place in found:  # the loop appends to it
+    places = [start]
+    for place in places:  # the loop appends to it
         for name, source in logs.items():
             if name != place.log:
                 copies = await taken_from(source, place.log, [place.ref])
-                found += [OriginPlace(name, ref) for ref in copies.get(place.ref, ())]
-    return [place for place in found if place.log in logs]
+                places += [OriginPlace(name, ref) for ref in copies.get(place.ref, ())]
+    return [place for place in places if place.log in logs]
 
 
 async def not_taken(
@@ -180,20 +173,17 @@ async def not_taken(
 
     Raises UsageError if ``moment`` is a position, and as ``LogSource.records``.
     """
-    matches = topic_matcher(topic_filter)
-    found: list[list[LogStory]] = []
+    groups: list[list[LogStory]] = []
     for name, source in logs.items():
         if name == log:
             continue
-        refs: deque[Position] = deque(maxlen=last)
-        until = await _end(source, moment)
-        await published_here(source, topic_filter, matches, refs, until)
-        taken = await taken_from(logs[log], name, refs)
+        refs = await published_here(source, topic_filter, last, await _end(source, moment))
+        copies = await taken_from(logs[log], name, refs)
         missing = [
             ref
             for ref in refs
-            if ref not in taken
-            and all(one.log != log for one in await _places(logs, OriginPlace(name, ref)))
+            if ref not in copies
+            and all(copy.log != log for copy in await _places(logs, OriginPlace(name, ref)))
         ]
         through = await _followed(logs[log], name) if missing else 0
         for ref in missing:
@@ -208,21 +198,18 @@ async def not_taken(
                         "this"
                     )
                 group = [LogStory(name, story, note)]
-                found.append(await _with_replays(logs[log], log, client, group))
-    return found
+                groups.append(await _with_replays(logs[log], log, client, group))
+    return groups
 
 
 async def _followed(source: LogSource, log: str) -> Position:
     """Return the position up to which a log has taken another one, reading back from its end."""
-    reader = EventReader(source, EventFilter((Followed,)))
     back = _LOOK_BACK
     while True:
         start = max(source.begin, source.last - back + 1)
         through: Position | None = None
-        async for entry in reader.entries(
-            LogPoint(start, 0), LogPoint(source.last), TurnAssembler(anywhere=True), ended=True
-        ):
-            if isinstance(entry.event, Followed) and entry.event.log == log and not entry.void:
+        async for entry in effective_entries(source, EventFilter((Followed,)), start):
+            if isinstance(entry.event, Followed) and entry.event.log == log:
                 through = entry.event.through
         if through is not None:
             return through

@@ -13,19 +13,19 @@ from eventstore.reading.log_source import LogSource
 from projections.log_proof import Doubt, LogProof, lost_before_cut, statement
 
 
-async def lost_records(source: LogSource, last: int, first: int = 0) -> list[Doubt]:
+async def lost_records(source: LogSource, end: int, first: int = 0) -> list[Doubt]:
     """Return the parts of a log up to a record that were given up, in order.
 
     ``first``: only those that end with that record or behind it. What the source has read already
     is not read again. Raises as :meth:`LogSource.records`.
     """
     first = max(first, source.begin)
-    found = await _salvages_between(source, first, last)
-    if (ended := await salvage_around(source, last)) is not None:
-        found[ended.sequence] = ended
+    salvages = await _salvages_between(source, first, end)
+    if (ended := await salvage_around(source, end)) is not None:
+        salvages[ended.sequence] = ended
     proof = LogProof()
-    for sequence in sorted(found):
-        take_salvages(proof, found[sequence])
+    for sequence in sorted(salvages):
+        take_salvages(proof, salvages[sequence])
     return proof.doubts
 
 
@@ -51,12 +51,12 @@ async def _salvages_between(source: LogSource, first: int, last: int) -> dict[in
     seen = source.seen
     low, high = max(first, seen.first), min(last, seen.last)
     parts = [(first, last)] if high < low else [(first, low - 1), (high + 1, last)]
-    found = {at: record for at, record in seen.salvages.items() if low <= at <= high}
+    salvages = {at: record for at, record in seen.salvages.items() if low <= at <= high}
     for begin, end in parts:
         async for record in read_listed(source, _salvages, begin, end):
             if is_salvage(record):
-                found[record.sequence] = record
-    return found
+                salvages[record.sequence] = record
+    return salvages
 
 
 def _salvages(index: LogIndex) -> Sequence[int]:
@@ -87,9 +87,9 @@ async def lost_in(
     """
     notes = []
     for log, source in logs.items():
-        first, last = starts[log].sequence, min(ends[log].sequence, source.last)
-        if first <= last:
+        first, until = starts[log].sequence, min(ends[log].sequence, source.last)
+        if first <= until:
             with naming_log(log):
-                doubts = await lost_records(source, last, first)
+                doubts = await lost_records(source, until, first)
             notes += [log_prefix(log) + statement(doubt) for doubt in doubts]
     return notes

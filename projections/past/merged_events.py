@@ -112,10 +112,10 @@ class MergedReader:
         for log, reader in self.readers.items():
             with naming_log(log):
                 turns = self._turns[log]
-                found = await reader.latest(
+                entries = await reader.latest(
                     count, ends[log], turns, ended=ended, begin=begins.get(log, 0)
                 )
-            streams.append((log, _streamed(found)))
+            streams.append((log, _streamed(entries)))
         return [entry async for entry in merged_entries(streams)][-count:]
 
     async def new_entries(self, missed: Callable[[str, int], object]) -> AsyncIterator[LogEntry]:
@@ -137,9 +137,9 @@ class MergedReader:
                 self._done[log], self._turns[log] = first - 1, TurnAssembler(anywhere=True)
                 self._seen[log] = max(self._seen[log], first - 1)
         with contextlib.suppress(CutMeanwhile):  # the next call finds out where
-            for log, last in (await self._due(lasts)).items():
-                if last > self._done[log]:
-                    starts[log], ends[log] = LogPoint(self._done[log] + 1, 0), LogPoint(last)
+            for log, until in (await self._due(lasts)).items():
+                if until > self._done[log]:
+                    starts[log], ends[log] = LogPoint(self._done[log] + 1, 0), LogPoint(until)
         self._seen = lasts
         streams = [(log, self._read_new(log, start, ends[log])) for log, start in starts.items()]
         async for entry in merged_entries(streams):
@@ -161,12 +161,13 @@ class MergedReader:
         return due
 
     async def _read(
-        self, log: str, start: LogPoint, end: LogPoint, *, ended: bool
+        self, log: str, start: LogPoint, end: LogPoint, *, ended: bool, follows: bool = False
     ) -> AsyncGenerator[EventEntry, None]:
         with naming_log(log):
-            found = self.readers[log].entries(start, end, self._turns[log], ended=ended)
-            async with contextlib.aclosing(found):
-                async for entry in found:
+            turns = self._turns[log]
+            entries = self.readers[log].entries(start, end, turns, ended=ended, follows=follows)
+            async with contextlib.aclosing(entries):
+                async for entry in entries:
                     yield entry
 
     async def _read_new(
@@ -174,6 +175,6 @@ class MergedReader:
     ) -> AsyncGenerator[EventEntry, None]:
         """Yield new events, and note that they were; ends early if the log was cut meanwhile."""
         with contextlib.suppress(CutMeanwhile):
-            async for entry in self._read(log, start, end, ended=False):
+            async for entry in self._read(log, start, end, ended=False, follows=True):
                 yield entry
             self._done[log] = end.sequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from eventstore.display import log_prefix
@@ -38,7 +38,7 @@ from eventstore.reading.publications import (
 )
 from projections.past.event_reader import EventFilter
 from projections.past.merged_events import LogEntry, MergedReader
-from projections.past.topic_lookup import MessageTopics, carriers_in, topic_matcher
+from projections.past.topic_lookup import Carriers, MessageTopics, topic_matcher
 from projections.views.publication_view import PublicationView
 
 if TYPE_CHECKING:
@@ -79,22 +79,20 @@ class HistoryRange:
     def before(self, places: Mapping[str, Position]) -> HistoryRange:
         """Return what comes before some messages, the earliest given ones of some logs."""
         ends = {
-            log: _point(min(places[log] - 1, position(end.sequence, end.index)))
-            if log in places
-            else end
-            for log, end in self.ends.items()
+            log: _point(min(at - 1, position(self.ends[log].sequence, self.ends[log].index)))
+            for log, at in places.items()
+            if log in self.ends
         }
-        return HistoryRange(self.starts, ends, self.start_ms, self.end_ms, self.cut)
+        return replace(self, ends={**self.ends, **ends})
 
     def after(self, places: Mapping[str, Position]) -> HistoryRange:
         """Return what comes after some messages, the latest given ones of some logs."""
         starts = {
-            log: _point(max(places[log] + 1, position(start.sequence, start.index)))
-            if log in places
-            else start
-            for log, start in self.starts.items()
+            log: _point(max(at + 1, position(self.starts[log].sequence, self.starts[log].index)))
+            for log, at in places.items()
+            if log in self.ends
         }
-        return HistoryRange(starts, self.ends, self.start_ms, self.end_ms, self.cut)
+        return replace(self, starts={**self.starts, **starts})
 
 
 def _point(at: Position) -> LogPoint:
@@ -160,8 +158,8 @@ async def _end(logs: Mapping[str, LogSource], log: str, moment: Moment | None) -
 def _position_in(logs: Mapping[str, LogSource], log: str, moment: Moment) -> Position:
     """Return the position of a moment in a log; raises UsageError."""
     places = moment.positions
-    names = {short_name(one): one for one in logs} | {one: one for one in logs}
-    strangers = [one for one in places if one and one not in names and "" not in logs]
+    names = {short_name(name): name for name in logs} | {name: name for name in logs}
+    strangers = [name for name in places if name and name not in names and "" not in logs]
     if strangers:
         raise UsageError(f"there is no log {strangers[0]}: the logs are {', '.join(logs)}")
     if "" in logs:
@@ -169,17 +167,17 @@ def _position_in(logs: Mapping[str, LogSource], log: str, moment: Moment) -> Pos
             raise UsageError("positions in several logs are given, and there is one log")
         (at,) = places.values()
     else:
-        named = {names[one]: at for one, at in places.items() if one}
+        named = {names[name]: at for name, at in places.items() if name}
         if log not in named:
             raise UsageError(
                 f"a position is one of a log, and there are {len(logs)}: give a time, or one for "
-                f"each, such as {','.join(f'{short_name(one)}:12.3' for one in logs)}"
+                f"each, such as {','.join(f'{short_name(name)}:12.3' for name in logs)}"
             )
         at = named[log]
-    last = logs[log].last
-    if sequence_of(at) > last:
+    end = logs[log].last
+    if sequence_of(at) > end:
         raise UsageError(
-            f"position {_shown(at)} is beyond the end of the log, whose last record is {last}"
+            f"position {_shown(at)} is beyond the end of the log, whose last record is {end}"
         )
     return at
 
@@ -214,34 +212,23 @@ class MessageContents:
 
     def __init__(self, source: LogSource, progress: Progress = silent) -> None:
         self._source = source
-        self._progress = progress
         self._store = MessageStore(_CONTENT)
-        self._carriers: Mapping[int, list[int]] | None = None
+        self._carriers = Carriers(source, progress)
 
     async def load(self, refs: Sequence[Position]) -> list[Message | None]:
         """Return messages; None for one that the log no longer has.
 
         Raises CorruptLog or CutMeanwhile.
         """
-        found = {ref: self._store.get(ref) for ref in refs}
-        missing = {ref >> INDEX_BITS for ref, message in found.items() if message is None}
+        messages = {ref: self._store.get(ref) for ref in refs}
+        missing = {ref >> INDEX_BITS for ref, message in messages.items() if message is None}
         if missing:
             loaded = MessageStore(1 << 62)
-            for record in await self._source.some(await self._records_of(missing)):
+            for record in await self._source.some(sorted(await self._carriers.of(missing))):
                 loaded.add_record(record)
                 self._store.add_record(record)
-            found = {ref: message or loaded.get(ref) for ref, message in found.items()}
-        return [found[ref] for ref in refs]
-
-    async def _records_of(self, sequences: set[int]) -> list[int]:
-        """Return the records that have the messages of some records, which may have been cut."""
-        first = self._source.first
-        gone = {sequence for sequence in sequences if sequence < first}
-        if gone and self._carriers is None:
-            self._carriers = await carriers_in(self._source, self._progress)
-        carriers = self._carriers or {}
-        carried = {at for one in gone for at in carriers.get(one, ()) if at >= first}
-        return sorted((sequences - gone) | carried)
+            messages = {ref: message or loaded.get(ref) for ref, message in messages.items()}
+        return [messages[ref] for ref in refs]
 
 
 class MessageHistory:
@@ -254,7 +241,7 @@ class MessageHistory:
         self._matches = topic_matcher(topic_filter)
         self._logs, self._topic_filter, self._progress = logs, topic_filter, progress
         self._reader = self._made()
-        self._contents = {log: MessageContents(one, progress) for log, one in logs.items()}
+        self._contents = {log: MessageContents(source, progress) for log, source in logs.items()}
 
     def _made(self) -> MergedReader:
         return MergedReader(
@@ -267,8 +254,8 @@ class MessageHistory:
         Raises CorruptLog, UnreadableEvent or CutMeanwhile.
         """
         entries = self._reader.entries(part.starts, part.ends, ended=False)
-        async with contextlib.aclosing(entries) as found:
-            async for entry in found:
+        async with contextlib.aclosing(entries) as events:
+            async for entry in events:
                 async for view in self._views(entry):
                     if part.has(view):
                         yield view
@@ -280,10 +267,10 @@ class MessageHistory:
         while True:
             self._reader = self._made()
             entries = await self._reader.latest(events, part.ends, ended=False, begins=begins)
-            found = [view for entry in entries async for view in self._views(entry)]
-            found = [view for view in found if part.has(view)]
-            if len(found) >= count or len(entries) < events:
-                return found[-count:]
+            views = [view for entry in entries async for view in self._views(entry)]
+            views = [view for view in views if part.has(view)]
+            if len(views) >= count or len(entries) < events:
+                return views[-count:]
             events *= 2
 
     async def new(self, missed: Callable[[str, int], object]) -> AsyncIterator[PublicationView]:
@@ -292,9 +279,9 @@ class MessageHistory:
             async for view in self._views(entry):
                 yield view
 
-    async def _views(self, found: LogEntry) -> AsyncIterator[PublicationView]:
+    async def _views(self, log_entry: LogEntry) -> AsyncIterator[PublicationView]:
         """Yield the messages that take effect with an event."""
-        log, entry = found
+        log, entry = log_entry
         if entry.void or entry.record is None:
             return
         for item in publications_of(entry.record, entry.event, entry.at, self._matches):
@@ -313,17 +300,17 @@ class MessageHistory:
             refs = releases.refs[start : start + _AT_ONCE]
             with naming_log(log):
                 messages = await self._contents[log].load(refs)
-            known = [
+            present = [
                 (at, message) for at, message in enumerate(messages, start) if message is not None
             ]
             part = Releases(
                 releases.session,
-                [releases.positions[at] for at, _ in known],
-                [releases.refs[at] for at, _ in known],
+                [releases.positions[at] for at, _ in present],
+                [releases.refs[at] for at, _ in present],
                 releases.time_ms,
                 releases.steady_ms,
             )
-            for publications in with_content(part, [message for _, message in known]):
+            for publications in with_content(part, [message for _, message in present]):
                 yield publications
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from eventstore.errors import CutOff, UsageError
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import MessagePublished
-from eventstore.format.node_events import MessagesCarried, RetainedSnapshot
+from eventstore.format.node_events import MessagesCarried, RetainedSnapshot, SessionSnapshot
 from eventstore.format.positions import (
     INDEX_BITS,
     Position,
@@ -38,10 +38,10 @@ from projections.log_proof import cause
 from projections.past.event_reader import refs_of
 from projections.past.indexed_sessions import IndexedSessions
 from projections.past.lost_records import is_salvage, lost_records
-from projections.past.message_story import MessageStory
+from projections.past.message_story import MessageStory, topic_of
 from projections.past.receiver_past import add_receiver_past
 from projections.past.story_builder import StoryBuilder
-from projections.past.subscriber_state import DeniedFilter, describe_subscriber
+from projections.past.subscriber_state import describe_subscriber
 from projections.past.topic_lookup import topic_matcher
 from projections.past.topic_records import TopicRecords
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
@@ -68,41 +68,24 @@ async def find_stories(
     which nothing is known are left out, and those published after ``until``. Raises CorruptLog,
     UnreadableEvent or CutMeanwhile.
     """
-    refs = None if ref is None else [ref]
-    found = await asked_of(
-        source, lambda one: _stories(one, topic_filter, last, refs, client, until, progress)
-    )
-    if client is not None:
-        await add_receiver_past(source, found, client)
-    return found
 
-
-async def _stories(
-    source: LogSource,
-    topic_filter: str | None,
-    last: int,
-    refs: list[Position] | None,
-    client: str | None,
-    until: Position | None,
-    progress: Progress,
-) -> list[MessageStory]:
-    """Return the histories of messages; raises BadIndex if the index does not suffice."""
-    sessions = IndexedSessions(source)
-    builder = None
-    if refs is None:
-        latest = _Latest(source, topic_filter or "", last, until, progress)
-        refs = await latest.find()
-        builder = latest.followed
-    if not source.index.empty and not all([await sessions.covers(one) for one in refs]):
-        raise BadIndex("the index does not cover a message")
-    if builder is None:
-        following = _Following(source, sessions, refs, progress)
+    async def ask(log: LogSource) -> list[MessageStory]:
+        sessions, refs = IndexedSessions(log), [ref] if ref is not None else []
+        if ref is None:
+            refs = await _latest(log, topic_filter or "", last, until, progress)
+        if not log.index.empty and not all([await sessions.covers(each) for each in refs]):
+            raise BadIndex("the index does not cover a message")
+        following = _Following(log, sessions, refs, progress)
         if refs:
             await following.run()
-        builder = following.builder
-    stories = [story for story in builder.stories.values() if story.known]
+        known = [story for story in following.builder.stories.values() if story.known]
+        if client is not None:
+            await _add_subscriber_state(log, sessions, known, client)
+        return known
+
+    stories = await asked_of(source, ask)
     if client is not None:
-        await _add_subscriber_state(source, sessions, stories, client)
+        await add_receiver_past(source, stories, client)
     return stories
 
 
@@ -115,18 +98,13 @@ async def _not_indexed(source: LogSource, progress: Progress) -> AsyncIterator[R
                 update(record.sequence)
 
 
-async def _look_ahead(source: LogSource, builder: StoryBuilder, progress: Progress) -> None:
-    """Let a builder read the records that repeat messages from before the beginning of the log."""
+async def _repeating(
+    source: LogSource, words: Sequence[bytes], progress: Progress
+) -> AsyncIterator[Record]:
+    """Yield the records with one of some words that may be about messages from before the cut."""
     with progress("searching for messages from before the cut", source.last) as update:
-        async for record in source.records_with(_REPEATING, update):
-            builder.look_ahead(record)
-
-
-def _take(explainer: StoryBuilder, record: Record) -> None:
-    try:
-        explainer.take(record)
-    except INCONSISTENCIES as error:
-        raise inconsistency(record, error) from error
+        async for record in source.records_with(words, update):
+            yield record
 
 
 async def message_at(source: LogSource, place: Position) -> Position:
@@ -143,7 +121,7 @@ async def message_at(source: LogSource, place: Position) -> Position:
         )
     if sequence < source.first:
         return place
-    record = next(one for one in await source.some([sequence]) if one.sequence == sequence)
+    record = next(part for part in await source.some([sequence]) if part.sequence == sequence)
     if is_salvage(record) or not record.raw_events:
         for doubt in await lost_records(source, sequence, sequence):
             if doubt.after < sequence <= doubt.until:
@@ -185,92 +163,107 @@ async def _add_subscriber_state(
         if state is None and not await sessions.covers(story.effective_at):
             continue
         begin = position(source.begin, 0)
-        rows = [DeniedFilter(*row) for row in denied.rows() if row[2] >= begin]
+        filters = [each for each in denied.filters() if each.at >= begin]
         own = story.session == client
-        story.subscriber = describe_subscriber(state, story.topic, rows, own=own)
+        story.subscriber = describe_subscriber(state, story.topic, filters, own=own)
 
 
-class _Latest:
-    """Finds the latest messages on topics, from the end of the log."""
+async def _latest(
+    source: LogSource, topic_filter: str, count: int, until: Position | None, progress: Progress
+) -> list[Position]:
+    """Return the positions of the latest messages on topics, searched from the end of the log.
 
-    def __init__(
-        self,
-        source: LogSource,
-        topic_filter: str,
-        last: int,
-        until: Position | None,
-        progress: Progress,
-    ) -> None:
-        self._source = source
-        self._topic_filter = topic_filter
-        self._matches = topic_matcher(topic_filter)
-        self._last = last
-        self._until = until
-        self._progress = progress
-        self.followed: StoryBuilder | None = None
-        """Without an index: it has followed the messages to the end of the log."""
-
-    async def find(self) -> list[Position]:
-        """Return the positions of the messages; raises BadIndex if some may not be indexed."""
-        source, index = self._source, self._source.index
-        named = TopicRecords(index, self._topic_filter, self._matches).named
-        refs: list[Position] = []
-        if self._until is None or self._until >> INDEX_BITS > index.last:
-            begin = source.begin if index.empty else 1
-            behind = _MatchingMessages(self._matches, self._last, self._until, begin)
-            if begin > 1:
-                await _look_ahead(source, behind.builder, self._progress)
-            async for record in _not_indexed(source, self._progress):
-                behind.take(record)
-            refs = behind.refs
-            if index.empty:
-                self.followed = behind.builder
-        look = _FIRST_LOOK
-        before = named if self._until is None else _up_to(named, self._until >> INDEX_BITS)
-        while len(refs) < self._last:
-            left = self._last - len(refs)
-            start = max(0, len(before) - look)
-            found = _MatchingMessages(self._matches, left, self._until)
-            for record in await self._read(named, start, len(before)):
-                found.take(record)
-            if len(found.refs) == left or not start:
-                refs = [*found.refs, *refs]
-                break
-            look *= 4
-        if len(refs) < self._last and not index.empty and max(source.begin, index.first) > 1:
-            raise BadIndex("older messages may not be indexed")
-        return refs
-
-    async def _read(self, named: Sequence[int], start: int, stop: int) -> list[Record]:
-        """Return some of the named records, with all parts of their turns."""
-        records = await fetch_listed(self._source, named[start:stop])
-        while records and records[0].part and start:
-            start -= 1
-            records = [*await fetch_listed(self._source, [named[start]]), *records]
-        while records and not records[-1].last and stop < len(named):
-            records += await fetch_listed(self._source, [named[stop]])
-            stop += 1
-        return records
+    Raises BadIndex if some may not be indexed.
+    """
+    index, matches = source.index, topic_matcher(topic_filter)
+    named = TopicRecords(index, topic_filter, matches).named
+    refs: list[Position] = []
+    if until is None or sequence_of(until) > index.last:
+        behind = LatestMessages(matches, count, until, source.begin if index.empty else 1)
+        if index.empty and source.begin > 1:
+            async for record in _repeating(source, _REPEATING, progress):
+                behind.look_ahead(record)
+        async for record in _not_indexed(source, progress):
+            behind.take(record)
+        refs = behind.refs
+    end = index.last if until is None else sequence_of(until)
+    before = [number for number in named if number <= end]
+    look = _FIRST_LOOK
+    while len(refs) < count:
+        start = max(0, len(before) - look)
+        indexed = LatestMessages(matches, count - len(refs), until)
+        for record in await _turns_of(source, named, start, len(before)):
+            indexed.take(record)
+        if len(indexed.refs) == count - len(refs) or not start:
+            refs = [*indexed.refs, *refs]
+            break
+        look *= 4
+    if len(refs) < count and not index.empty and max(source.begin, index.first) > 1:
+        raise BadIndex("older messages may not be indexed")
+    return refs
 
 
-class _MatchingMessages:
-    """The latest messages of some records."""
+async def _turns_of(source: LogSource, named: Sequence[int], start: int, stop: int) -> list[Record]:
+    """Return some of the named records, with all parts of their turns."""
+    records = await fetch_listed(source, named[start:stop])
+    while records and records[0].part and start:
+        start -= 1
+        records = [*await fetch_listed(source, [named[start]]), *records]
+    while records and not records[-1].last and stop < len(named):
+        records += await fetch_listed(source, [named[stop]])
+        stop += 1
+    return records
+
+
+class LatestMessages:
+    """The latest matching messages of some records, and of those that the records repeat.
+
+    ``begin`` is the sequence of the log's first record.
+    """
 
     def __init__(
-        self, matches: Callable[[str], bool], last: int, until: Position | None, begin: int = 1
+        self, matches: Callable[[str], bool], count: int, until: Position | None, begin: int = 1
     ) -> None:
-        self.builder = StoryBuilder(wanted=matches, last=last, until=until, begin=begin)
+        self._matches, self._count, self._until = matches, count, until
+        self._begin = position(begin, 0)
         self._turns = TurnAssembler()
+        self._wills: set[Position] = set()
+        """Wills from before the beginning, which are no messages yet."""
+        self.refs: list[Position] = []
 
-    @property
-    def refs(self) -> list[Position]:
-        """The positions of these messages."""
-        return list(self.builder.stories)
+    def look_ahead(self, record: Record) -> None:
+        """Process a record with wills or a MessagesCarried; call it for all of these first."""
+        for _, event in record.events():
+            if isinstance(event, SessionSnapshot) and event.state.get("will") is not None:
+                self._wills.add(event.state["will"][3])
+            elif isinstance(event, MessagesCarried):
+                self._add(event, from_runs(event.refs))
 
     def take(self, record: Record) -> None:
         """Process the next record."""
         for part in self._turns.take(record)[1]:
-            _take(self.builder, part)
+            try:
+                for index, event in part.events():
+                    at = position(part.sequence, index)
+                    if isinstance(event, MessagePublished):
+                        if self._until is None or at <= self._until:
+                            self._add(event, range(at, at + event.count))
+                    elif isinstance(event, RetainedSnapshot):
+                        self._add(event, from_runs(event.refs))
+            except INCONSISTENCIES as error:
+                raise inconsistency(part, error) from error
+
+    def _add(
+        self, event: MessagePublished | MessagesCarried | RetainedSnapshot, refs: Sequence[Position]
+    ) -> None:
+        if any(map(self._matches, event.topics)):
+            matching = {
+                ref
+                for offset, ref in enumerate(refs)
+                if (isinstance(event, MessagePublished) or ref < self._begin)
+                and self._matches(topic_of(event, offset))
+            }
+            self.refs = sorted({*self.refs, *matching} - self._wills)[-self._count :]
 
 
 class _Following:
@@ -289,7 +282,7 @@ class _Following:
         self._sessions = sessions
         self._refs = frozenset(refs)
         self._records = frozenset(ref >> INDEX_BITS for ref in refs)
-        self.builder = StoryBuilder(refs=refs, last=len(refs), begin=source.begin)
+        self.builder = StoryBuilder(refs, source.begin)
         self._left: list[int] = []
         self._planned: set[int] = set()
         self._doubtful: set[int] = set()
@@ -304,7 +297,8 @@ class _Following:
         """Follow the messages to the end of the log."""
         source, index = self._source, self._index
         if min(self._refs) < position(source.begin, 0):
-            await _look_ahead(source, self.builder, self._progress)
+            async for record in _repeating(source, _REPEATING[:1], self._progress):
+                self.builder.look_ahead(record)
         await self._plan_messages()
         turns = TurnAssembler()
         while self._left:
@@ -331,14 +325,14 @@ class _Following:
         # These records assign new positions to messages, also in the turn of the message.
         repeating = set(index.rare("RetainedSnapshot", records[0]))
         new = {*records, *repeating.intersection(self._planned)}
-        known = set(new)
+        seen = set(new)
         while new:
-            found = index.referring(new, index.last)
-            doubtful = found - self._planned
+            referring = index.referring(new, index.last)
+            doubtful = referring - self._planned
             self._plan(doubtful)
             self._doubtful |= doubtful
-            new = (found & repeating) - known
-            known |= new
+            new = (referring & repeating) - seen
+            seen |= new
         latest = index.latest_rare("LimitsApplied", records[0])
         if latest is not None and latest >= self._source.begin:
             self._plan([latest])
@@ -384,14 +378,14 @@ class _Following:
 
     async def _read(self, sequence: int) -> Record:
         """Return a record, and fetch some that follow."""
-        found = self._held.pop(sequence, None)
-        if found is None:
-            some = [sequence, *nsmallest(_AT_ONCE, self._left)]
-            missing = [one for one in some if one not in self._held]
-            for one in await fetch_listed(self._source, missing):
-                self._held[one.sequence] = one
-            found = self._held.pop(sequence)
-        return found
+        record = self._held.pop(sequence, None)
+        if record is None:
+            sequences = [sequence, *nsmallest(_AT_ONCE, self._left)]
+            missing = [other for other in sequences if other not in self._held]
+            for other in await fetch_listed(self._source, missing):
+                self._held[other.sequence] = other
+            record = self._held.pop(sequence)
+        return record
 
     async def _turn(self, parts: Sequence[Record]) -> None:
         doubtful = all(part.sequence in self._doubtful for part in parts)
@@ -403,7 +397,10 @@ class _Following:
                     doubtful = False
                     await self._learn(raw, part.sequence - part.part)
         for part in () if doubtful else parts:
-            _take(self.builder, part)
+            try:
+                self.builder.take(part)
+            except INCONSISTENCIES as error:
+                raise inconsistency(part, error) from error
 
     def _concerned(self, runs: list[Any]) -> bool:
         refs = from_runs(runs)
@@ -428,7 +425,3 @@ def _decided(parts: Iterable[Record]) -> Iterator[str]:
                 kind == "SessionClosed" and raw.get("expiry") is not None
             ):
                 yield raw["session"]
-
-
-def _up_to(sequences: Sequence[int], last: int) -> list[int]:
-    return [one for one in sequences if one <= last]

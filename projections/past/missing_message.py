@@ -1,6 +1,6 @@
 """Possible reasons why a log records no message on a topic."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -15,19 +15,18 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import MAX_INDEX, Position, format_position, position, sequence_of
-from eventstore.format.turn_parts import TurnAssembler
+from eventstore.format.positions import MAX_INDEX, Position, position, sequence_of
 from eventstore.reading import position_text
 from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
 from eventstore.reasons import drop_text
-from projections.past.event_reader import EventEntry, EventFilter, EventReader
+from projections.past.event_reader import EventEntry, EventFilter, effective_entries
 from projections.past.event_text import denial_text
 from projections.past.indexed_sessions import IndexedSessions
 from projections.past.receiver_past import ClientPast, client_past, may_concern
-from projections.past.receiver_reason import ended_session_text
+from projections.past.receiver_reason import ended_session_text, place_of
 from projections.past.subscriber_state import DeniedFilter, filters_alike
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.topics import matches
@@ -47,27 +46,27 @@ async def explain_no_message(
     ``topic`` may be a filter; ``until`` is the position up to which the log is read. Raises as
     ``LogSource.records``.
     """
-    last = source.last if until is None else min(source.last, sequence_of(until))
-    found = ["messages of QoS 0 are recorded only if they are retained"]
+    end = source.last if until is None else min(source.last, sequence_of(until))
+    reasons = ["messages of QoS 0 are recorded only if they are retained"]
     if client is not None:
-        past = await client_past(source, client, LogPoint(last))
-        found.append(
+        past = await client_past(source, client, LogPoint(end))
+        reasons.append(
             f"{display.name(client)} {_unrecorded_reason(past, topic, then=until is not None)}"
         )
-        found += await _of_client(source, topic, client, last)
-    found += await _refused(source, topic, last)
-    found += await _wills(source, topic, last)
+        reasons += await _of_client(source, topic, client, end)
+    reasons += await _refused(source, topic, end)
+    reasons += await _wills(source, topic, end)
     if not _has_wildcard(topic):
-        known = await _topics(source, last)
-        known.pop(topic, None)
+        topics = await _topics(source, end)
+        topics.pop(topic, None)
         alike = [
-            one
-            for one in get_close_matches(topic, known, _MAX_ALIKE, _ALIKE)
-            if known[one] or await _is_published(source, one, last)
+            name
+            for name in get_close_matches(topic, topics, _MAX_ALIKE, _ALIKE)
+            if topics[name] or await _is_published(source, name, end)
         ]
         if alike:
-            found.append(f"there are messages on {', '.join(map(display.name, alike))}")
-    return "; ".join(found)
+            reasons.append(f"there are messages on {', '.join(map(display.name, alike))}")
+    return "; ".join(reasons)
 
 
 def _has_wildcard(topic: str) -> bool:
@@ -85,7 +84,7 @@ def _unrecorded_reason(past: ClientPast, topic: str, *, then: bool) -> str:
     earlier = past.earlier(topic)
     if earlier is not None:
         return f"{have} no session: {ended_session_text(earlier)}"
-    since = f" since {_stamped(*past.since)}" if past.since is not None else ""
+    since = f" since {place_of(past.since)}" if past.since is not None else ""
     state = f"{'connected' if past.connected else 'offline'}{since}"
     filters = past.matching(topic)
     if not filters:
@@ -102,11 +101,11 @@ def _unrecorded_reason(past: ClientPast, topic: str, *, then: bool) -> str:
     return f"{be} subscribed ({granted}) and {state}: QoS 0 messages to it are not recorded"
 
 
-async def _of_client(source: LogSource, topic: str, client: str, last: int) -> list[str]:
+async def _of_client(source: LogSource, topic: str, client: str, end: int) -> list[str]:
     """Return the filters for a topic that a client was denied, and its drops as a slow reader."""
-    named, shared, unnamed = _Unread(), _Unread(), _Unread()
     covers = partial(matches, topic)
-    async for entry in _drops(source, topic, client, last):
+    unread: dict[str, list[EventEntry]] = {note: [] for note in _NOTES}
+    async for entry in _drops(source, topic, client, end):
         event = entry.event
         if (
             isinstance(event, MessageDropped)
@@ -114,45 +113,43 @@ async def _of_client(source: LogSource, topic: str, client: str, last: int) -> l
             and may_concern(event, covers)
         ):
             if not event.topics or len(event.topics) >= MAX_DROPPED_TOPICS:
-                unnamed.add(entry, event)
+                note = _UNNAMED
             else:
-                (named if all(map(covers, event.topics)) else shared).add(entry, event)
+                note = "" if all(map(covers, event.topics)) else _SHARED
+            unread[note].append(entry._replace(area=memoryview(b""), record=None))
     filters = {
-        one.filter: (one.code, f"{format_position(one.at)}, {display.clock(one.time_ms)}")
-        for one in await _denied(source, client, last)
-        if covers(split_share(one.filter)[1]) or matches(split_share(one.filter)[1], topic)
+        each.filter: each
+        for each in await _denied(source, client, end)
+        if covers(split_share(each.filter)[1]) or matches(split_share(each.filter)[1], topic)
     }
     who = display.name(client)
-    found = [
-        f"{who} was denied {display.name(name)} at {place}: {denial_text(code)}"
-        for name, (code, place) in islice(reversed(filters.items()), _MAX_ALIKE)
+    reasons = [
+        f"{who} was denied {display.name(name)} at {place_of(each)}: {denial_text(each.code)}"
+        for name, each in islice(reversed(filters.items()), _MAX_ALIKE)
     ]
-    for unread, note in (
-        (named, ""),
-        (shared, ": the log only records the total for these topics"),
-        (unnamed, ": the log does not record the topic of each"),
-    ):
-        if unread.count:
-            found.append(unread.text(who) + note)
-    return found
+    reasons += [_unread_text(who, entries) + note for note, entries in unread.items() if entries]
+    return reasons
 
 
-async def _denied(source: LogSource, client: str, last: int) -> list[DeniedFilter]:
+_SHARED: Final = ": the log only records the total for these topics"
+_UNNAMED: Final = ": the log does not record the topic of each"
+_NOTES: Final = ("", _SHARED, _UNNAMED)
+
+
+async def _denied(source: LogSource, client: str, end: int) -> list[DeniedFilter]:
     """Return the filters that a client was denied and not granted since, the latest last."""
 
-    async def ask(one: LogSource) -> list[DeniedFilter]:
-        sessions = IndexedSessions(one)
-        if not one.index.empty and not await sessions.covers(position(last, 0)):
+    async def ask(log: LogSource) -> list[DeniedFilter]:
+        sessions = IndexedSessions(log)
+        if not log.index.empty and not await sessions.covers(position(end, 0)):
             raise BadIndex("the index does not cover the session")
-        _, denied = await sessions.before(client, position(last, MAX_INDEX))
-        return [DeniedFilter(*row) for row in denied.rows()]
+        _, denied = await sessions.before(client, position(end, MAX_INDEX))
+        return denied.filters()
 
     return sorted(await asked_of(source, ask), key=attrgetter("at"))
 
 
-async def _drops(
-    source: LogSource, topic: str, client: str, last: int
-) -> AsyncIterator[EventEntry]:
+async def _drops(source: LogSource, topic: str, client: str, end: int) -> AsyncIterator[EventEntry]:
     """Yield the drops for a client that may concern a topic.
 
     With an index, only those that name it, and those in the last records with the client.
@@ -160,122 +157,90 @@ async def _drops(
     chosen = EventFilter((MessageDropped,), client)
     first = source.begin
     if not source.index.empty:
-        first = chosen.begin_of_block(source, source.begin, last, _MAX_READ)
+        first = chosen.begin_of_block(source, source.begin, end, _MAX_READ)
         if first > source.begin:
             first = chosen.begin_of_block(source, source.begin, first - 1, _MAX_READ)
-        async for entry in _entries(
-            source, EventFilter((MessageDropped,), client, topic), first - 1
-        ):
+        on_topic = EventFilter((MessageDropped,), client, topic)
+        async for entry in effective_entries(source, on_topic, end=LogPoint(first - 1)):
             yield entry
-    async for entry in _entries(source, chosen, last, first):
+    async for entry in effective_entries(source, chosen, first, LogPoint(end)):
         yield entry
 
 
-class _Unread:
-    """Messages that were dropped because a client did not read."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._latest = ""
-        self._topics: dict[str, None] = {}
-
-    def add(self, entry: EventEntry, event: MessageDropped) -> None:
-        """Count the messages of an event."""
-        self.count += event.count
-        self._latest = _place(entry)
-        if len(event.topics) < MAX_DROPPED_TOPICS:
-            self._topics.update(dict.fromkeys(event.topics))
-
-    def text(self, who: str) -> str:
-        """Return what was dropped, for a sentence."""
-        topics = position_text.several(map(display.name, self._topics), len(self._topics))
-        on = f" on {topics}" if self._topics else ""
-        were = "was" if self.count == 1 else "were"
-        return (
-            f"{display.count_of(self.count, 'message')}{on} {were} dropped for {who}, the last at "
-            f"{self._latest}, because it did not read (max_outbound_bytes)"
-        )
+def _unread_text(who: str, entries: Sequence[EventEntry]) -> str:
+    """Return which messages were dropped because a client did not read, for a sentence."""
+    events = [entry.event for entry in entries if isinstance(entry.event, MessageDropped)]
+    count = sum(event.count for event in events)
+    named = [event for event in events if len(event.topics) < MAX_DROPPED_TOPICS]
+    topics = dict.fromkeys(topic for event in named for topic in event.topics)
+    on = f" on {position_text.several(map(display.name, topics), len(topics))}" if topics else ""
+    were = "was" if count == 1 else "were"
+    return (
+        f"{display.count_of(count, 'message')}{on} {were} dropped for {who}, the last at "
+        f"{place_of(entries[-1])}, because it did not read (max_outbound_bytes)"
+    )
 
 
-async def _refused(source: LogSource, topic: str, last: int) -> list[str]:
+async def _refused(source: LogSource, topic: str, end: int) -> list[str]:
     """Return the latest publications on a topic that were dropped instead of being recorded."""
-    found: dict[tuple[str, str, str], str] = {}
-    async for entry in _entries(source, EventFilter((MessageDropped,), None, topic), last):
+    places: dict[tuple[str, str, str], str] = {}
+    dropped = EventFilter((MessageDropped,), None, topic)
+    async for entry in effective_entries(source, dropped, end=LogPoint(end)):
         event = entry.event
         if isinstance(event, MessageDropped) and event.reason != "slow_reader" and not event.refs:
             for name in event.topics:
                 if matches(topic, name):
                     what = (event.session, name, event.reason)
-                    found.pop(what, None)
-                    found[what] = _place(entry)
+                    places.pop(what, None)
+                    places[what] = place_of(entry)
     return [
         f"a message or will of {display.name(who)} on {display.name(name)} was dropped at {place}: "
         f"{drop_text(reason, received=False)}"
-        for (who, name, reason), place in islice(reversed(found.items()), _MAX_ALIKE)
+        for (who, name, reason), place in islice(reversed(places.items()), _MAX_ALIKE)
     ]
 
 
-async def _entries(
-    source: LogSource, chosen: EventFilter, last: int, first: int = 0
-) -> AsyncIterator[EventEntry]:
-    """Yield the selected events between two records that took effect."""
-    async for entry in EventReader(source, chosen).entries(
-        LogPoint(max(first, source.begin), 0),
-        LogPoint(last),
-        TurnAssembler(anywhere=True),
-        ended=True,
-    ):
-        if not entry.void:
-            yield entry
-
-
-def _place(entry: EventEntry) -> str:
-    return _stamped(entry.at, entry.time_ms)
-
-
-def _stamped(at: Position, time_ms: int) -> str:
-    return f"{format_position(at)}, {display.clock(time_ms)}"
-
-
-async def _wills(source: LogSource, topic: str, last: int) -> list[str]:
+async def _wills(source: LogSource, topic: str, end: int) -> list[str]:
     """Return the outcome of the latest wills on a topic that were not recorded as messages."""
     armed: dict[str, EventEntry] = {}
-    async for entry in _entries(source, EventFilter((WillArmed,), None, topic), last):
+    wills = EventFilter((WillArmed,), None, topic)
+    async for entry in effective_entries(source, wills, end=LogPoint(end)):
         if isinstance(entry.event, WillArmed):
             armed.pop(entry.event.session, None)
             armed[entry.event.session] = entry
-    found = []
+    reasons = []
     for session, entry in list(armed.items())[-_MAX_ALIKE:]:
         will = entry.event
         if not isinstance(will, WillArmed):
             continue
         fate = "it is not published yet"
         chosen = EventFilter((WillArmed, WillFired, WillCancelled), session)
-        async for later in _entries(source, chosen, last, sequence_of(entry.at)):
+        first = sequence_of(entry.at)
+        async for later in effective_entries(source, chosen, first, LogPoint(end)):
             if later.at <= entry.at:
                 continue
             if isinstance(later.event, WillFired):
-                fate = f"it was published at {_place(later)}"
+                fate = f"it was published at {place_of(later)}"
             elif isinstance(later.event, WillCancelled):
                 why = f" ({later.cause})" if later.cause else ""
-                fate = f"it was discarded at {_place(later)}{why}"
+                fate = f"it was discarded at {place_of(later)}{why}"
             else:
-                fate = f"it was replaced at {_place(later)}"
+                fate = f"it was replaced at {place_of(later)}"
             break
-        found.append(
+        reasons.append(
             f"{display.name(session)} has a will on {display.name(will.topic)} "
-            f"since {_place(entry)}: {fate}"
+            f"since {place_of(entry)}: {fate}"
         )
-    return found
+    return reasons
 
 
-async def _is_published(source: LogSource, topic: str, last: int) -> bool:
+async def _is_published(source: LogSource, topic: str, end: int) -> bool:
     """Return whether a topic of the index belongs to messages, from the latest of its records.
 
     The index also has the topics of wills.
     """
     try:
-        named = source.index.topic(topic, 0, last)[-_MAX_READ:]
+        named = source.index.topic(topic, 0, end)[-_MAX_READ:]
     except BadIndex:
         return True
     return any(
@@ -285,30 +250,30 @@ async def _is_published(source: LogSource, topic: str, last: int) -> bool:
     )
 
 
-async def _topics(source: LogSource, last: int) -> dict[str, bool]:
+async def _topics(source: LogSource, end: int) -> dict[str, bool]:
     """Return a bounded number of topics, and whether each was read from messages.
 
     Others are from the index, if there is one.
     """
-    found: dict[str, bool] = {}
+    topics: dict[str, bool] = {}
     read = False
 
     def note(topic: str) -> bool:
-        if len(found) < _MAX_TOPICS or topic in found:
-            found[topic] = read
+        if len(topics) < _MAX_TOPICS or topic in topics:
+            topics[topic] = read
         return False
 
     first = source.index.last + 1
     try:
-        source.index.topics("", note, last=last)
+        source.index.topics("", note, last=end)
     except BadIndex:
-        found.clear()
+        topics.clear()
         first = source.begin
     read = True
-    if first <= last:
-        async for record in source.records(first, last):
+    if first <= end:
+        async for record in source.records(first, end):
             for raw in record.raw_events:
                 if raw["e"] == "MessagePublished":
                     for topic in raw["topics"]:
                         note(topic)
-    return found
+    return topics

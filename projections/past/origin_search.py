@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from eventstore.format.events import LOG_SESSION, MessagePublished
 from eventstore.format.positions import Position, from_runs, index_of, sequence_of
-from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint
-from projections.past.event_reader import EventFilter, EventReader
+from projections.past.event_reader import EventFilter, effective_entries
 from projections.past.message_story import topic_of
+from projections.past.topic_lookup import topic_matcher
 
 if TYPE_CHECKING:
     from eventstore.reading.log_source import LogSource
@@ -36,24 +36,24 @@ async def origin_of(source: LogSource, ref: Position) -> OriginPlace | None:
 
 async def origins_of(source: LogSource, refs: Iterable[Position]) -> dict[Position, OriginPlace]:
     """Return for the messages that were taken from another log where they come from."""
-    wanted: dict[int, list[Position]] = {}
+    by_record: dict[int, list[Position]] = {}
     for ref in refs:
         if source.first <= sequence_of(ref) <= source.last:
-            wanted.setdefault(sequence_of(ref), []).append(ref)
-    found: dict[Position, OriginPlace] = {}
-    if not wanted:
-        return found
-    for record in await source.some(sorted(wanted)):
-        for index, event in record.events() if record.sequence in wanted else ():
+            by_record.setdefault(sequence_of(ref), []).append(ref)
+    places: dict[Position, OriginPlace] = {}
+    if not by_record:
+        return places
+    for record in await source.some(sorted(by_record)):
+        for index, event in record.events() if record.sequence in by_record else ():
             if not isinstance(event, MessagePublished) or not event.origins:
                 continue
             log = event.session.removeprefix(LOG_SESSION)
             origins = from_runs(list(event.origins))
-            for ref in wanted[record.sequence]:
+            for ref in by_record[record.sequence]:
                 offset = index_of(ref) - index
                 if 0 <= offset < event.count:
-                    found[ref] = OriginPlace(log, origins[offset])
-    return found
+                    places[ref] = OriginPlace(log, origins[offset])
+    return places
 
 
 async def taken_from(
@@ -64,44 +64,35 @@ async def taken_from(
     It has several copies of a message if shared subscriptions got it. Raises as
     ``LogSource.records``.
     """
-    wanted = set(refs)
-    found: dict[Position, list[Position]] = {}
-    if not wanted:
-        return found
-    reader = EventReader(source, EventFilter((MessagePublished,), LOG_SESSION + log))
-    async for entry in reader.entries(
-        LogPoint(source.begin, 0), LogPoint(source.last), TurnAssembler(), ended=True
-    ):
-        event = entry.event
-        if isinstance(event, MessagePublished) and not entry.void:
-            for number, ref in enumerate(from_runs(list(event.origins))):
-                if ref in wanted:
-                    found.setdefault(ref, []).append(entry.at + number)
-    return found
+    searched = set(refs)
+    taken_at: dict[Position, list[Position]] = {}
+    if not searched:
+        return taken_at
+    copies = EventFilter((MessagePublished,), LOG_SESSION + log)
+    async for entry in effective_entries(source, copies):
+        if isinstance(entry.event, MessagePublished):
+            for number, ref in enumerate(from_runs(list(entry.event.origins))):
+                if ref in searched:
+                    taken_at.setdefault(ref, []).append(entry.at + number)
+    return taken_at
 
 
 async def published_here(
-    source: LogSource,
-    topic_filter: str,
-    matches: Callable[[str], bool],
-    found: deque[Position],
-    until: LogPoint,
-) -> None:
-    """Add the positions of messages that clients of this log published on matching topics.
+    source: LogSource, topic_filter: str, count: int, until: LogPoint
+) -> Sequence[Position]:
+    """Return the positions of the last messages that clients of this log published on topics.
 
-    ``found`` keeps the last ones; messages after ``until`` are left out. Raises as
-    ``LogSource.records``.
+    Messages after ``until`` are left out. Raises as ``LogSource.records``.
     """
-    reader = EventReader(source, EventFilter((MessagePublished,), topic=topic_filter))
-    async for entry in reader.entries(
-        LogPoint(source.begin, 0), until, TurnAssembler(), ended=True
-    ):
+    refs: deque[Position] = deque(maxlen=count)
+    matches = topic_matcher(topic_filter)
+    selected = EventFilter((MessagePublished,), topic=topic_filter)
+    async for entry in effective_entries(source, selected, end=until):
         event = entry.event
-        if not isinstance(event, MessagePublished) or entry.void:
-            continue
-        if not event.session.startswith(LOG_SESSION):
-            found.extend(
+        if isinstance(event, MessagePublished) and not event.session.startswith(LOG_SESSION):
+            refs.extend(
                 entry.at + number
                 for number in range(event.count)
                 if matches(topic_of(event, number))
             )
+    return refs

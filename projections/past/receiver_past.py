@@ -1,6 +1,6 @@
 """What the log records of a receiver besides a message: its earlier session, and unnamed drops."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from eventstore.format.event_parsing import Event, entries
@@ -19,14 +19,14 @@ from eventstore.format.events import (
     Unsubscribed,
 )
 from eventstore.format.node_events import LimitsApplied
-from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
+from eventstore.format.positions import Position, index_of, position, sequence_of
 from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import asked_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.segment import BadIndex
-from projections.past.event_reader import EventEntry, EventFilter, EventReader
+from projections.past.event_reader import EventEntry, EventFilter, EventReader, effective_entries
 from projections.past.indexed_sessions import IndexedSessions
 from projections.past.message_story import MessageStory, topic_of
 from projections.past.subscriber_state import (
@@ -136,8 +136,8 @@ class ClientPast(NamedTuple):
     seen: bool
     """Whether the log has an event of the client up to then."""
     connected: bool
-    since: tuple[Position, int] | None
-    """Position and time since which it is connected or offline; None: not in the log."""
+    since: EventEntry | None
+    """The event since which it is connected or offline; None: not in the log."""
     filters: Mapping[str, int]
     """Its subscriptions, also those of a session that has ended, with their QoS."""
     ended: tuple[Position, int, str, bool] | None
@@ -162,7 +162,7 @@ class ClientPast(NamedTuple):
 
 async def client_past(source: LogSource, client: str, end: LogPoint) -> ClientPast:
     """Return what a log records of a client up to a point; raises as ``LogSource.records``."""
-    return await asked_of(source, lambda one: _client_past(one, client, end))
+    return await asked_of(source, lambda log: _client_past(log, client, end))
 
 
 async def _client_past(source: LogSource, client: str, end: LogPoint) -> ClientPast:
@@ -176,8 +176,8 @@ async def _client_past(source: LogSource, client: str, end: LogPoint) -> ClientP
     else:
         raise BadIndex("the index does not cover the session")
     ended = None
-    known = await sessions.covers(position(end.sequence, end.index))
-    if state is None and known and entry is not None:
+    covered = await sessions.covers(position(end.sequence, end.index))
+    if state is None and covered and entry is not None:
         event = entry.event
         if isinstance(event, (SessionClosed, SessionExpired)):
             ended = entry.at, entry.time_ms, event.reason, isinstance(event, SessionClosed)
@@ -185,7 +185,7 @@ async def _client_past(source: LogSource, client: str, end: LogPoint) -> ClientP
     return ClientPast(
         seen,
         ended is None and state is not None and state.connected,
-        (entry.at, entry.time_ms) if entry is not None else None,
+        entry,
         {held.filter: held.qos for held in state.active()} if state is not None else {},
         ended,
     )
@@ -215,45 +215,49 @@ async def _unread_drops(
 ) -> UnreadDrops | None:
     """Return the drops for a session that did not read, when a message took effect."""
     sequence = sequence_of(story.effective_at)
-    (record,) = (one for one in await source.some([sequence]) if one.sequence == sequence)
+    (record,) = (part for part in await source.some([sequence]) if part.sequence == sequence)
     until = record.time_ms + _STEPS_MS
-    at, time_ms, count, messages = 0, 0, 0, 0
-    alike = 0
-    """Number of the messages among them on its topic."""
-    single = True
-    """Whether each of the drops names its topic alone."""
-    last = sequence
     topic = story.topic or ""
+    drops: list[tuple[Record, int, MessageDropped]] = []
+    messages = alike = 0
+    """Number of messages for the session in the turn, and of those on the topic."""
+    until_record = sequence
     async for part in source.records(sequence - record.part, source.last):
-        for index, event in part.events():
-            if _is_unread(event, client, topic):
-                at, time_ms = position(part.sequence, index), part.time_ms
-                count += event.count
-                single = single and len(event.topics) == 1
-            else:
-                messages += _matching(event, subscriber)
-                alike += _on_topic(event, topic)
-        last = part.sequence
+        drops += _unread_in(part, client, topic)
+        for _, event in part.events():
+            topics = _topics_of(event)
+            alike += topics.count(topic)
+            messages += entries(event) if isinstance(event, Released) else 0
+            messages += sum(_is_matched(name, subscriber) for name in topics)
+        until_record = part.sequence
         if part.last:
             break
-    if not (count and messages) and last < source.last:
+    single = all(len(event.topics) == 1 for _, _, event in drops)
+    if not (drops and messages) and until_record < source.last:
         # A message to many receivers is sent in steps, in later turns.
         messages = alike = 0
         turns = TurnAssembler()
-        async for record in source.records(last + 1, source.last):
+        async for record in source.records(until_record + 1, source.last):
             if record.time_ms > until:
                 break
             for part in turns.take(record)[1]:
-                if not any(raw["e"] == "MessageDropped" for raw in part.raw_events):
-                    continue
-                for index, event in part.events():
-                    if _is_unread(event, client, topic):
-                        at, time_ms = position(part.sequence, index), part.time_ms
-                        count += event.count
-    if not count:
+                drops += _unread_in(part, client, topic)
+    if not drops:
         return None
-    limits = await _limits(source, sequence_of(at))
-    return UnreadDrops(at, time_ms, count, (single and alike) or messages, limits)
+    part, index, _ = drops[-1]
+    at, dropped = position(part.sequence, index), sum(event.count for _, _, event in drops)
+    limits = await asked_of(source, lambda log: _limits(log, part.sequence))
+    return UnreadDrops(at, part.time_ms, dropped, (single and alike) or messages, limits)
+
+
+def _unread_in(
+    part: Record, client: str, topic: str
+) -> Iterator[tuple[Record, int, MessageDropped]]:
+    """Yield the drops of a record that may be of a message on a topic, not read by a client."""
+    if any(raw["e"] == "MessageDropped" for raw in part.raw_events):
+        for index, event in part.events():
+            if _is_unread(event, client, topic):
+                yield part, index, event
 
 
 def may_concern(event: MessageDropped, matches: Callable[[str], bool]) -> bool:
@@ -276,43 +280,26 @@ def _is_unread(event: Event, client: str, topic: str) -> TypeGuard[MessageDroppe
     )
 
 
-def _on_topic(event: Event, topic: str) -> int:
-    """Return how many messages on a topic take effect with an event that names their topics."""
+def _topics_of(event: Event) -> list[str]:
+    """Return the topic of each message that takes effect with an event that names topics."""
     if not isinstance(event, MessagePublished) or (event.qos == 2 and not event.will):
-        return 0
-    return sum(topic_of(event, offset) == topic for offset in range(event.count))
+        return []
+    return [topic_of(event, offset) for offset in range(event.count)]
 
 
-def _matching(event: Event, subscriber: SubscriberState) -> int:
-    """Return how many messages for a session take effect with an event."""
-    if isinstance(event, Released):
-        return entries(event)
-    if not isinstance(event, MessagePublished) or (event.qos == 2 and not event.will):
-        return 0
-    filters = [one for one, _ in subscriber.filters]
-    known: dict[str, bool] = {}
-    found = 0
-    for offset in range(event.count):
-        topic = topic_of(event, offset)
-        if topic not in known:
-            known[topic] = any(matches(one, topic) for one in filters)
-        found += known[topic]
-    return found
+def _is_matched(topic: str, subscriber: SubscriberState) -> bool:
+    return any(matches(topic_filter, topic) for topic_filter, _ in subscriber.filters)
 
 
-async def _limits(source: LogSource, last: int) -> Mapping[str, Any] | None:
+async def _limits(source: LogSource, end: int) -> Mapping[str, Any] | None:
     """Return the limits that applied at a record; None: not recorded."""
-    return await asked_of(source, lambda one: _indexed_limits(one, last))
-
-
-async def _indexed_limits(source: LogSource, last: int) -> Mapping[str, Any] | None:
     index, limits = source.index, None
-    latest = index.latest_rare("LimitsApplied", min(last, index.last))
+    latest = index.latest_rare("LimitsApplied", min(end, index.last))
     if latest is not None and latest >= source.begin:
-        found = [one for one in await source.some([latest]) if one.sequence == latest]
-        limits = _last_limits(found[0])
-    if index.last < last:
-        async for record in source.records(index.last + 1, last):
+        records = [part for part in await source.some([latest]) if part.sequence == latest]
+        limits = _last_limits(records[0])
+    if index.last < end:
+        async for record in source.records(index.last + 1, end):
             limits = _last_limits(record) or limits
     return limits
 
@@ -374,14 +361,10 @@ async def _read_mark(
     source: LogSource, client: str, topic_filter: str, story: MessageStory, log: str
 ) -> ReadMark | None:
     """Return the step in which a replay passed a message; None: the log does not show it."""
-    reader = EventReader(source, EventFilter((ReplayReached,), client))
-    begin = source.begin if log else max(source.begin, sequence_of(story.effective_at))
-    first = LogPoint(begin, 0)
-    last = LogPoint(source.last, MAX_INDEX)
-    turns = TurnAssembler(anywhere=True)
-    async for entry in reader.entries(first, last, turns, ended=True):
+    first = 0 if log else sequence_of(story.effective_at)
+    async for entry in effective_entries(source, EventFilter((ReplayReached,), client), first):
         event = entry.event
-        if not isinstance(event, ReplayReached) or entry.void or event.filter != topic_filter:
+        if not isinstance(event, ReplayReached) or event.filter != topic_filter:
             continue
         if event.through.get(log, -1) >= story.effective_at:
             gap = event.gap.get(log)

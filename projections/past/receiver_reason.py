@@ -8,9 +8,9 @@ from projections.past.event_text import denial_text
 from projections.past.message_story import MessageStory
 from projections.past.subscriber_state import (
     EarlierSession,
+    Recorded,
     ReplayPast,
     SubscriberState,
-    SubscriptionChange,
     UnreadDrops,
 )
 from projections.views.replay_view import left_out_text, place_text, state_text
@@ -45,9 +45,9 @@ def _standing(story: MessageStory, subscriber: SubscriberState | None) -> str:
             f"{_alike(story, subscriber)}"
         )
     if len(subscriber.no_local) == len(subscriber.filters):
-        which = ", ".join(display.name(one) for one in subscriber.no_local)
+        which = ", ".join(display.name(name) for name in subscriber.no_local)
         return f"published the message itself, and its subscription ({which}) has No Local"
-    granted = ", ".join(f"{display.name(one)} QoS {qos}" for one, qos in subscriber.filters)
+    granted = ", ".join(f"{display.name(name)} QoS {qos}" for name, qos in subscriber.filters)
     if story.qos and any(qos for _, qos in subscriber.filters):
         return f"was subscribed ({granted}), but nothing is recorded for it"
     if not subscriber.connected:
@@ -70,7 +70,7 @@ def replay_reason(story: MessageStory, replay: ReplayPast) -> str:
         reached += "" if replay.through >= 0 else " its beginning"
         state = f" ({state_text(replay.state)})" if replay.state else ""
         return f"{which} {reached}{state}; this message is {format_position(story.effective_at)}"
-    when = f"{format_position(read.at)}, {display.clock(read.time_ms)}"
+    when = place_of(read)
     if read.unread:
         return f"{which} lost it: it was cut off unread, as recorded at {when}"
     sent = f"{display.count_of(read.sent, 'message')} sent{left_out_text(read.left_out)}"
@@ -105,51 +105,51 @@ def ended_session_text(earlier: EarlierSession) -> str:
     reason, how = expiry_text(earlier.reason), "ended"
     if earlier.closed:
         reason, how = close_text(earlier.reason), "ended with its connection"
-    when = f"{format_position(earlier.at)}, {display.clock(earlier.time_ms)}"
-    return f"its last one, {had}, {how} at {when} ({reason})"
+    return f"its last one, {had}, {how} at {place_of(earlier)} ({reason})"
 
 
 def _unread(drops: UnreadDrops) -> str:
     """Return which messages were dropped for a client that read too slowly."""
-    when = f"{format_position(drops.at)}, {display.clock(drops.time_ms)}"
     was = "was" if drops.dropped == 1 else "were"
     likely = "most likely" if drops.messages and drops.dropped >= drops.messages else "perhaps"
+    reason = drop_text_with_limit("slow_reader", drops.limits)
     return (
         f"{display.count_of(drops.dropped, 'message')} of that time {was} dropped for it, "
-        f"{likely} this one, at {when}: {drop_text_with_limit('slow_reader', drops.limits)}"
+        f"{likely} this one, at {place_of(drops)}: {reason}"
     )
 
 
 def _denied(subscriber: SubscriberState) -> str:
     """Return the matching filters that were denied to the session."""
     return "".join(
-        f"; it was denied {display.name(one.filter)} at {format_position(one.at)}, "
-        f"{display.clock(one.time_ms)}: {denial_text(one.code)}"
-        for one in subscriber.denied
+        f"; it was denied {display.name(each.filter)} at {place_of(each)}: {denial_text(each.code)}"
+        for each in subscriber.denied
     )
 
 
 def _changes(subscriber: SubscriberState) -> str:
     """Return which matching subscriptions ended just before, or began just after."""
-    said = ""
-    if subscriber.ended is not None:
-        said += f"; {display.name(subscriber.ended.filter)} was unsubscribed at "
-        said += _place(subscriber.ended)
-    if subscriber.begun is not None:
-        said += f"; {display.name(subscriber.begun.filter)} was subscribed only at "
-        said += _place(subscriber.begun)
-    return said
+    changes = (
+        (subscriber.ended, "was unsubscribed at"),
+        (subscriber.begun, "was subscribed only at"),
+    )
+    return "".join(
+        f"; {display.name(change.filter)} {what} {place_of(change)}"
+        for change, what in changes
+        if change is not None
+    )
 
 
-def _place(change: SubscriptionChange) -> str:
-    return f"{format_position(change.at)}, {display.clock(change.time_ms)}"
+def place_of(event: Recorded) -> str:
+    """Return the position and the time of what the log records."""
+    return f"{format_position(event.at)}, {display.clock(event.time_ms)}"
 
 
 def _alike(story: MessageStory, subscriber: SubscriberState) -> str:
     """Return the filters of the session that nearly match."""
     if not subscriber.alike or story.topic is None:
         return ""
-    which = ", ".join(display.name(one) for one in subscriber.alike)
+    which = ", ".join(display.name(name) for name in subscriber.alike)
     verb = "matches" if len(subscriber.alike) == 1 else "match"
     return f"; {which} nearly {verb}: the topic is {display.name(story.topic)}"
 
@@ -163,10 +163,10 @@ def _shared_reason(story: MessageStory, subscriber: SubscriberState) -> str:
         for step in copy.steps
         if step.what == "assigned"
     ]
-    which = ", ".join(display.name(one) for one in subscriber.shared)
+    which = ", ".join(display.name(name) for name in subscriber.shared)
     if members:
         others = ", ".join(
-            shared_member_text(one).removeprefix("member ") for one in dict.fromkeys(members)
+            shared_member_text(name).removeprefix("member ") for name in dict.fromkeys(members)
         )
         return f"shares {which}, which assigned it to {others}: each message goes to one member"
     return f"shares {which}, which has not assigned it to a member"

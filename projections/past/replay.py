@@ -139,13 +139,13 @@ class Origins:
                 self._follow(event, base + index, state)
 
     def _follow(self, event: Event, at: Position, state: NodeState) -> None:
-        known = self._first
+        earliest = self._first
         if isinstance(event, CheckpointBegun):  # forget what is no longer retained
             current = (message.ref for message in state.retained.all())
-            self._first = {ref: known[ref] for ref in current if ref in known}
+            self._first = {ref: earliest[ref] for ref in current if ref in earliest}
         elif isinstance(event, RetainedSnapshot) and event.session is None:
             for new, old in enumerate(from_runs(event.refs), at):
-                known[new] = known.get(old, old)
+                earliest[new] = earliest.get(old, old)
 
     def of(self, ref: Position) -> Position:
         """Return the earliest known position of a retained message."""

@@ -28,13 +28,13 @@ class SalvageNeeds:
 
     def neighbours(self, is_lost: Callable[[Position], bool]) -> set[Position]:
         """Return the messages that wait in a queue together with lost ones."""
-        found: set[Position] = set()
+        neighbours: set[Position] = set()
         for state in self._states():
             for held in state.subscriptions.values():
                 waiting = [] if held.queue is None else list(held.queue.refs())
                 if any(map(is_lost, waiting)):
-                    found.update(ref for ref in waiting if not is_lost(ref))
-        return found
+                    neighbours.update(ref for ref in waiting if not is_lost(ref))
+        return neighbours
 
     def drop_events(
         self, is_lost: Callable[[Position], bool], sizes: Mapping[Position, int]
@@ -43,7 +43,7 @@ class SalvageNeeds:
 
         ``sizes`` are the payload bytes of their neighbours.
         """
-        return [one for state in self._states() for one in _drop_events(state, is_lost, sizes)]
+        return [event for state in self._states() for event in _drop_events(state, is_lost, sizes)]
 
     def _states(self) -> Iterator[SessionState]:
         for name in sorted(self._state.sessions.names()):
@@ -66,12 +66,12 @@ def _drop_events(
         waiting = [] if queue is None else list(queue.refs())
         queued = [ref for ref in waiting if is_lost(ref)]
         sent = [
-            one.ref
-            for one in state.inflight.values()
-            if one.subscription is held and is_lost(one.ref)
+            delivery.ref
+            for delivery in state.inflight.values()
+            if delivery.subscription is held and is_lost(delivery.ref)
         ]
         refs = sorted({*queued, *sent})
         if refs:
-            left = sum(sizes.get(ref, 0) for ref in waiting if not is_lost(ref))
-            size = max(0, held.queued_bytes - left) if queued else -1
+            kept_bytes = sum(sizes.get(ref, 0) for ref in waiting if not is_lost(ref))
+            size = max(0, held.queued_bytes - kept_bytes) if queued else -1
             yield MessageDropped(name, LOST, len(refs), to_runs(refs), held.filter, size)

@@ -1,10 +1,18 @@
 """Builds segments of an index from the records of a log, and the states that they contain."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+import orjson
+
 from eventstore.format.event_parsing import Event
-from eventstore.format.events import InboundReplaced, MessagePublished, Released
+from eventstore.format.events import (
+    InboundReplaced,
+    MessagePublished,
+    Released,
+    Subscribed,
+    SubscriptionDenied,
+)
 from eventstore.format.node_events import CheckpointBegun, CheckpointCompleted
 from eventstore.format.positions import (
     INDEX_BITS,
@@ -29,12 +37,15 @@ from eventstore.reading.keys import (
     TOPIC,
     group_key,
     pack_sequences,
+    states_due,
 )
-from eventstore.reading.log_index import LogIndex
+from eventstore.reading.log_index import LogIndex, SavedState
 from eventstore.reading.segment import SegmentHead
 from projections.past.message_story import topic_of
-from projections.past.state_cache import StateCache
+from projections.past.subscriber_state import DeniedFilters
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
+from projections.state.single_session import SessionFold
+from projections.state.snapshot import decode_session, encode_session
 
 RARE_EVENTS: Final = frozenset(
     {
@@ -52,6 +63,10 @@ _LIFECYCLE: Final = frozenset(
 _LINK_DIGITS: Final = 8
 _UNRELEASED: Final = 65_536
 """Number of messages at QoS 2 whose topics are remembered until they are released."""
+_HELD: Final = 2_000
+"""Number of unchanged sessions that stay in memory."""
+_NEVER: Final = 1 << 62
+"""A position after every event."""
 
 
 class SegmentBuilder:
@@ -71,7 +86,7 @@ class SegmentBuilder:
             begin, self._whole = head.last + 1, head.whole
         elif begin > 1:
             self._whole = -1
-        self._states = StateCache(index, self._whole)
+        self._states = _StateCache(index, self._whole)
         self._begun: Position | None = None
         self._previous = head.link if head is not None else ""
         self._turns = TurnAssembler()
@@ -138,7 +153,7 @@ class SegmentBuilder:
         self._states.forget(index)
 
     def _turn(self, parts: Sequence[Record], *, effective: bool) -> None:
-        sequences = [one.sequence for one in parts]
+        sequences = [record.sequence for record in parts]
         keys: set[str] = set()
         earlier: dict[int, set[int]] = {}
         for part in parts:
@@ -157,11 +172,11 @@ class SegmentBuilder:
             self._note(part)
         for key in keys:
             self._lists.setdefault(key, []).extend(sequences)
-        for one, entries in earlier.items():
-            referred = self._references.setdefault(group_key(REFERRED, one), [])
+        for record, entries in earlier.items():
+            referred = self._references.setdefault(group_key(REFERRED, record), [])
             runs = to_runs(sorted(entries))
             for by in sequences:
-                referred += [one, by, runs]
+                referred += [record, by, runs]
         touched = [key[1:] for key in keys if key[0] == SESSION]
         self._states.passed(touched, len(sequences))
         self.next = sequences[-1] + 1
@@ -249,3 +264,105 @@ def _items(
             yield key, lists[key]
         else:
             yield key, pack_sequences(lists[key])
+
+
+# ----------------------------------------------------------------------- the states of sessions
+
+
+class _CachedState:
+    """The state of one session."""
+
+    __slots__ = ("denied", "fold", "records", "rows", "size")
+
+    def __init__(self, name: str, whole: Position, saved: SavedState | None) -> None:
+        self.fold = SessionFold(name, whole)
+        if saved is not None and saved.parts is not None:
+            self.fold.state = decode_session(name, saved.parts)
+        self.denied = DeniedFilters(saved.denied if saved is not None else ())
+        self.records = 0
+        """Number of records with the session since its state was last saved."""
+        self.size = 0
+        """Size of these records in bytes."""
+        self.rows: list[list[Any]] = []
+        """States saved since the last segment."""
+
+
+class _StateCache:
+    """The states of sessions by name: in memory as long as they change.
+
+    States that have not changed since the last segment are in the index, and are loaded from it
+    when they change. So memory is needed for the sessions of one segment, not for the whole log.
+    ``whole`` is -1 until the state of a log that was cut is known.
+    """
+
+    def __init__(self, index: LogIndex, whole: Position) -> None:
+        self._index = index
+        self._whole = whole
+        self._held: dict[str, _CachedState] = {}
+        self._changed: dict[str, _CachedState] = {}
+
+    @property
+    def changed(self) -> int:
+        """Number of sessions that changed since the last segment."""
+        return len(self._changed)
+
+    def complete(self) -> None:
+        """Ignore snapshots of sessions from now on: all states are known."""
+        self._whole = 0
+        for cached in self._held.values():
+            cached.fold.whole = 0
+
+    def take(self, name: str, event: Event, at: Position, record: Record) -> None:
+        """Fold an event of a session, from a record."""
+        cached = self._changed.get(name)
+        if cached is None:
+            cached = self._held.pop(name, None) or self._load(name)
+            self._held[name] = self._changed[name] = cached
+        cached.fold.take(event, at, record.steady_ms)
+        if isinstance(event, (SubscriptionDenied, Subscribed)):
+            cached.denied.take(event, at, record.time_ms)
+
+    def _load(self, name: str) -> _CachedState:
+        saved = self._index.state_before(name, _NEVER)
+        return _CachedState(name, _NEVER if self._whole < 0 else 0, saved)
+
+    def passed(self, names: Iterable[str], records: int) -> None:
+        """Count the records of a turn for the sessions that occur in them."""
+        for name in names:
+            cached = self._changed.get(name)
+            if cached is not None:
+                cached.records += records
+
+    def save_due(self, names: Iterable[str], bound: Position) -> None:
+        """Save the states of the sessions with a saved state that is too old."""
+        for name in names:
+            cached = self._changed.get(name)
+            if cached is not None and cached.records >= states_due(cached.size):
+                _save(cached, bound)
+
+    def saved(self, bound: Position) -> dict[str, list[list[Any]]]:
+        """Return the states for a segment that ends before a position."""
+        rows = {}
+        for name, cached in self._changed.items():
+            if not cached.rows or cached.records:
+                _save(cached, bound)
+            rows[name], cached.rows = cached.rows, []
+        self._changed = {}
+        return rows
+
+    def forget(self, index: LogIndex) -> None:
+        """Load states from this index from now on; keep those with the latest changes."""
+        self._index = index
+        if self._whole >= 0:
+            for name in list(self._held)[:-_HELD]:
+                if name not in self._changed:
+                    del self._held[name]
+
+
+def _save(cached: _CachedState, bound: Position) -> None:
+    state = cached.fold.state
+    parts = None if state is None else encode_session(state)
+    cached.size = len(orjson.dumps(parts))
+    denied = [list(each) for each in cached.denied.filters()]
+    cached.rows.append([bound, parts, denied, cached.records, cached.size])
+    cached.records = 0

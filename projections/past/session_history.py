@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -30,7 +30,7 @@ from eventstore.format.node_events import (
     RetainedSnapshot,
     SessionSnapshot,
 )
-from eventstore.format.positions import INDEX_BITS, Position, position, sequence_of
+from eventstore.format.positions import Position, position, sequence_of
 from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.indexed_reading import read_listed
@@ -38,9 +38,8 @@ from eventstore.reading.keys import SESSION
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_points import time_of
 from eventstore.reading.progress import few_collections
-from projections.log_proof import Doubt
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
-from projections.state.node_state import Checkpoint, NodeState
+from projections.state.node_state import NodeState
 from projections.state.retained import RetainedIndex
 from projections.state.session import SessionState
 from projections.state.snapshot import Part, decode_session, encode_session
@@ -58,8 +57,6 @@ _FIRST_INTERVAL = 64
 _BYTES_AN_EVENT = 256
 """For each of this many bytes of a state, the next one is kept one event later: encoding takes
 time."""
-_CACHED = 100_000
-"""Events kept in memory after they were read, unless more lie between two states."""
 _READ_AT_ONCE = 16
 _REPEATING = (SessionSnapshot, RetainedSnapshot)
 """Events of a session that repeat known state; they change nothing."""
@@ -100,16 +97,8 @@ class SessionMoment:
     """Why the state, or that there was no session, is not certain; None: it is."""
 
 
-class _Loss(NamedTuple):
-    """What a fold knows of lost records, beside the state of the session."""
-
-    unsure: int
-    salvages: tuple[LogSalvaged, ...]
-    begun: Checkpoint | None
-    repeated: frozenset[str]
-    parts: tuple[Part, ...]
-    doubtful: tuple[str, ...]
-    doubts: tuple[Doubt, ...]
+_OF_LOSSES: Final = ("_unsure", "_salvages", "_begun", "_repeated", "_parts", "doubtful")
+"""What a node knows of lost records, beside the state of the session and the doubts."""
 
 
 class _Kept(NamedTuple):
@@ -117,7 +106,7 @@ class _Kept(NamedTuple):
     """Number of events before it."""
     parts: bytes
     """The state; empty: the session does not exist."""
-    loss: _Loss | None = None
+    loss: dict[str, Any] | None = None
     """None: no records were lost."""
 
 
@@ -138,27 +127,12 @@ def _node(begin: int) -> NodeState:
     return node
 
 
-def _loss(node: NodeState) -> _Loss | None:
+def _loss(node: NodeState) -> dict[str, Any] | None:
     """Return what a node knows of lost records; None: there are none."""
     if not node.proof.doubts:
         return None
-    return _Loss(
-        node._unsure,
-        tuple(node._salvages),
-        node._begun,
-        frozenset(node._repeated),
-        tuple(node._parts),
-        tuple(node.doubtful),
-        tuple(node.proof.doubts),
-    )
-
-
-def _continue(node: NodeState, loss: _Loss) -> None:
-    """Continue the fold of a node after records that were lost."""
-    node._unsure, node._begun = loss.unsure, loss.begun
-    node._salvages, node._repeated = list(loss.salvages), set(loss.repeated)
-    node._parts, node.doubtful = list(loss.parts), dict.fromkeys(loss.doubtful)
-    node.proof.doubts = list(loss.doubts)
+    own = {name: copy(getattr(node, name)) for name in _OF_LOSSES}
+    return {**own, "doubts": [*node.proof.doubts]}
 
 
 def _ignore(_event: SessionEvent) -> None:
@@ -203,7 +177,8 @@ class SessionHistory:
         self._due = 0
         self._salvages: list[tuple[int, int, LogSalvaged]] = []
         """Record and time of each salvage."""
-        self._cached_ranges: OrderedDict[int, list[SessionEvent]] = OrderedDict()
+        self._range: tuple[int, list[SessionEvent]] = 0, []
+        """Number of the first event that was read last, and the events from there on."""
         self._still = lock
         self._noted = noted
         if not self._node.partial:
@@ -217,11 +192,6 @@ class SessionHistory:
     def partial(self) -> bool:
         """Whether the log was cut, and nothing is known before its first complete checkpoint."""
         return self._node.partial
-
-    @property
-    def state(self) -> SessionState | None:
-        """The state after the last record."""
-        return self._node.sessions.peek(self.name)
 
     @property
     def carried(self) -> dict[int, list[int]]:
@@ -255,15 +225,11 @@ class SessionHistory:
 
     def _follow(self, record: Record) -> None:
         try:
-            self._take(record)
+            for part in self._turns.take(record)[1]:
+                if any(_concerns(raw, self.name) for raw in part.raw_events):
+                    self._fold(part, position(record.sequence, 0))
         except INCONSISTENCIES as error:
             raise inconsistency(record, error) from error
-
-    def _take(self, record: Record) -> None:
-        _, complete = self._turns.take(record)
-        for part in complete:
-            if any(_concerns(raw, self.name) for raw in part.raw_events):
-                self._fold(part, position(record.sequence, 0))
 
     def _fold(self, part: Record, turn: Position) -> None:
         """Fold the events of a part of a turn that is complete with the record at ``turn``."""
@@ -318,27 +284,26 @@ class SessionHistory:
         while len(self._kept) > MAX_STATES or (self._bytes > STATE_BYTES and len(self._kept) > 2):
             # The first one stays: all others can be derived from it.
             del self._kept[1::2]
-            self._bytes = sum(len(one.parts) for one in self._kept)
+            self._bytes = sum(len(kept.parts) for kept in self._kept)
             self._interval *= 2
-            self._cached_ranges.clear()
         self._due = max(self._interval, len(parts) // _BYTES_AN_EVENT)
 
     def _forget(self) -> None:
         """Forget the older half of the events."""
         half = self.forgotten + len(self) // 2
-        kept = [one for one in self._kept if one.number >= half]
+        kept = [state for state in self._kept if state.number >= half]
         if not kept:
             self._keep()
             kept = self._kept[-1:]
-        gone = kept[0].number - self.forgotten
+        count = kept[0].number - self.forgotten
         self._kept = kept
-        self._bytes = sum(len(one.parts) for one in kept)
-        self._cached_ranges.clear()
+        self._bytes = sum(len(state.parts) for state in kept)
+        self._range = 0, []
         # The first kept state is the one after the last forgotten event.
-        self.begin = self._effective[gone - 1]
+        self.begin = self._effective[count - 1]
         for column in (self._positions, self._effective, self._times):
-            del column[:gone]
-        self.forgotten += gone
+            del column[:count]
+        self.forgotten += count
 
     # ------------------------------------------------------------------------- lookups
 
@@ -357,7 +322,7 @@ class SessionHistory:
 
     def counts(self, times: Sequence[int]) -> list[int]:
         """Return the number of events in each interval between successive times."""
-        ends = [bisect_left(self._times, one) for one in times]
+        ends = [bisect_left(self._times, time_ms) for time_ms in times]
         return [after - before for before, after in pairwise(ends)]
 
     async def at(self, source: LogSource, at: Position) -> SessionMoment:
@@ -377,11 +342,17 @@ class SessionHistory:
             return SessionMoment(0, state, None, None, None, later, unsure)
         # A turn in several parts takes effect at one position.
         first = bisect_left(effective, effective[number - 1])
-        before = (await self._after(source, first)).sessions.get(self.name)
-        (last,) = await self._between(source, number - 1, number)
-        state, unsure = self._known(await self._after(source, number), at)
+        kept = self._kept[bisect_right(self._kept, first + self.forgotten, key=_number) - 1]
+        node, before, start = self._thawed(kept), None, kept.number - self.forgotten
+        events = await self._events(source, start, number)
+        for place, each in enumerate(events, start):
+            if place == first and (state := node.sessions.get(self.name)) is not None:
+                before = decode_session(self.name, encode_session(state))
+            node.reach(sequence_of(effective[place]))
+            node.apply(each.event, each.at, each.steady_ms)
+        state, unsure = self._known(node, at)
         earlier = effective[first - 1] if first else None
-        return SessionMoment(number, state, before, last, earlier, later, unsure)
+        return SessionMoment(number, state, before, events[-1], earlier, later, unsure)
 
     def _known(self, node: NodeState, at: Position) -> tuple[SessionState | None, str | None]:
         """Return the state as of a position, and why it is not certain."""
@@ -394,18 +365,6 @@ class SessionHistory:
         unsure = node.unsure_state() if state is None else node.unsure_session(self.name)
         return state, unsure
 
-    async def _after(self, source: LogSource, number: int) -> NodeState:
-        """Return the state after a number of the kept events."""
-        absolute = number + self.forgotten
-        index = bisect_right(self._kept, absolute, key=_number) - 1
-        kept = self._kept[index]
-        node = self._thawed(kept)
-        start = kept.number - self.forgotten
-        for at, each in enumerate(await self._between(source, start, number), start):
-            node.reach(sequence_of(self._effective[at]))
-            node.apply(each.event, each.at, each.steady_ms)
-        return node
-
     def _thawed(self, kept: _Kept) -> NodeState:
         """Return a kept state."""
         node = _node(1)
@@ -413,45 +372,36 @@ class SessionHistory:
             parts: list[Part] = orjson.loads(kept.parts)
             node.sessions[self.name] = decode_session(self.name, parts)
         if kept.loss is not None:
-            _continue(node, kept.loss)
+            for name in _OF_LOSSES:
+                setattr(node, name, copy(kept.loss[name]))
+            node.proof.doubts = [*kept.loss["doubts"]]
         return node
 
-    async def _between(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
-        """Return the events from one number up to another, between two kept states."""
-        if first == last:
-            return []
-        index = bisect_right(self._kept, first + self.forgotten, key=_number) - 1
-        start = self._kept[index].number - self.forgotten
-        stretch = self._cached_ranges.get(start)
-        if stretch is None or len(stretch) < last - start:
+    async def _events(self, source: LogSource, first: int, end: int) -> list[SessionEvent]:
+        """Return the events from that after a kept state up to another one."""
+        start, events = self._range
+        if start != first or len(events) < end - first:
+            following = bisect_right(self._kept, first + self.forgotten, key=_number)
             stop = len(self)
-            if index + 1 < len(self._kept):
-                stop = self._kept[index + 1].number - self.forgotten
-            stretch = await self._read(source, start, stop)
-            self._cached_ranges[start] = stretch
-        self._cached_ranges.move_to_end(start)
-        while (
-            len(self._cached_ranges) > 1 and sum(map(len, self._cached_ranges.values())) > _CACHED
-        ):
-            self._cached_ranges.popitem(last=False)
-        return stretch[first - start : last - start]
+            if following < len(self._kept):
+                stop = self._kept[following].number - self.forgotten
+            events = await self._read(source, first, max(end, stop))
+            self._range = first, events
+        return events[: end - first]
 
-    async def _read(self, source: LogSource, first: int, last: int) -> list[SessionEvent]:
-        wanted = list(zip(self._positions[first:last], self._times[first:last], strict=True))
-        times = dict(wanted)
-        found: dict[Position, SessionEvent] = {}
-        sequences = sorted({at >> INDEX_BITS for at, _ in wanted})
+    async def _read(self, source: LogSource, first: int, end: int) -> list[SessionEvent]:
+        positions = self._positions[first:end]
+        events: dict[Position, SessionEvent | None] = dict.fromkeys(positions)
+        sequences = sorted({sequence_of(at) for at in positions})
         for start in range(0, len(sequences), _READ_AT_ONCE):
             for record in await source.some(sequences[start : start + _READ_AT_ONCE]):
                 base = position(record.sequence, 0)
                 if not any(_concerns(raw, self.name) for raw in record.raw_events):
                     continue
                 for index, event in record.events():
-                    if base + index in times:
-                        found[base + index] = SessionEvent(
-                            base + index, record.time_ms, event, record.steady_ms
-                        )
-        return [found[at] for at, _ in wanted]
+                    if (at := base + index) in events:
+                        events[at] = SessionEvent(at, record.time_ms, event, record.steady_ms)
+        return [event for event in events.values() if event is not None]
 
 
 def _concerns(raw: dict[str, object], name: str) -> bool:

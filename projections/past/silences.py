@@ -104,14 +104,14 @@ async def silent_clients(
     """
     rhythms = await _rhythms(logs, topic_filter, part, by_client=True)
     ends = await _ends(logs, part, now_ms)
-    found = []
+    silent = []
     for rhythm in rhythms.values():
-        last, usual = rhythm.last, rhythm.usual_ms
-        length = ends[last.log] - last.time_ms
+        mark, usual = rhythm.last, rhythm.usual_ms
+        length = ends[mark.log] - mark.time_ms
         if usual and length > FACTOR * usual:
-            found.append((length, rhythm))
-    chosen = [rhythm for _, rhythm in nlargest(limit, found, key=lambda one: one[0])]
-    presences = await _presences(logs, [one.last for one in chosen], part, now_ms)
+            silent.append((length, rhythm))
+    chosen = [rhythm for _, rhythm in nlargest(limit, silent, key=lambda item: item[0])]
+    presences = await _presences(logs, [item.last for item in chosen], part, now_ms)
     return [
         SilenceView(
             rhythm.last.log,
@@ -144,16 +144,16 @@ async def gaps(
         usual = rhythm.usual_ms
         if not usual:
             continue
-        left: list[tuple[int, _Mark, _Mark | None]] = [*rhythm.holes]
-        left.append((ends[rhythm.last.log] - rhythm.last.time_ms, rhythm.last, None))
+        own: list[tuple[int, _Mark, _Mark | None]] = [*rhythm.holes]
+        own.append((ends[rhythm.last.log] - rhythm.last.time_ms, rhythm.last, None))
         holes += [
             (length, before, after, usual)
-            for length, before, after in left
+            for length, before, after in own
             if length > FACTOR * usual
         ]
-    chosen = nlargest(limit, holes, key=lambda one: one[0])
+    chosen = nlargest(limit, holes, key=lambda item: item[0])
     presences = await _presences(logs, [before for _, before, _, _ in chosen], part, now_ms)
-    found = [
+    views = [
         GapView(
             before.log,
             before.topic,
@@ -168,7 +168,7 @@ async def gaps(
         for _, before, after, usual in chosen
     ]
     cuts = [await _cut(logs[log], log, part) for log in logs if _begins_cut(logs[log], log, part)]
-    return [*cuts, *sorted(found, key=lambda gap: gap.pause.start_ms)]
+    return [*cuts, *sorted(views, key=lambda gap: gap.pause.start_ms)]
 
 
 def _begins_cut(source: LogSource, log: str, part: HistoryRange) -> bool:
@@ -196,29 +196,29 @@ async def topic_counts(
 
     ``levels`` is the number of topic levels to group by; 0: all.
     """
-    found: dict[str, tuple[int, int, int]] = {}
+    counts: dict[str, tuple[int, int, int]] = {}
     history = MessageHistory(logs, topic_filter)
     async with contextlib.aclosing(history.between(part)) as views:
         async for view in views:
-            count, size, _ = found.get(view.topic, (0, 0, 0))
-            found[view.topic] = count + 1, size + view.size, view.time_ms
-            _check_few(found, "topics")
+            count, size, _ = counts.get(view.topic, (0, 0, 0))
+            counts[view.topic] = count + 1, size + view.size, view.time_ms
+            _check_few(counts, "topics")
     groups: dict[str, TopicView] = {}
-    for topic in sorted(found):
-        count, size, last_ms = found[topic]
+    for topic in sorted(counts):
+        count, size, last_ms = counts[topic]
         parts = topic.split("/", levels) if levels else []
         name = "/".join([*parts[:levels], "#"]) if len(parts) > levels else topic
-        known = groups.get(name)
-        if known is not None:
-            count, size = known.messages + count, known.bytes + size
-            last_ms = max(known.last_ms, last_ms)
-        topics = known.topics + 1 if known is not None else 1
+        group = groups.get(name)
+        if group is not None:
+            count, size = group.messages + count, group.bytes + size
+            last_ms = max(group.last_ms, last_ms)
+        topics = group.topics + 1 if group is not None else 1
         groups[name] = TopicView(name, count, size, topics, last_ms)
     return [groups[name] for name in sorted(groups)]
 
 
-def _check_few(found: Mapping[str, object], what: str) -> None:
-    if len(found) > MAX_NAMES:
+def _check_few(names: Mapping[str, object], what: str) -> None:
+    if len(names) > MAX_NAMES:
         raise UsageError(f"more than {MAX_NAMES:,} {what}: give a narrower filter")
 
 
@@ -234,20 +234,20 @@ async def _rhythms(
     by_client: bool,
 ) -> dict[str, _Rhythm]:
     """Return the intervals of the clients, or of the topics."""
-    found: dict[str, _Rhythm] = {}
+    rhythms: dict[str, _Rhythm] = {}
     history = MessageHistory(logs, topic_filter)
     async with contextlib.aclosing(history.between(part)) as views:
         async for view in views:
             if by_client and view.will:
                 continue  # the broker published it
             name = view.publisher if by_client else view.topic
-            known = found.get(name)
-            if known is not None:
-                known.take(_mark(view))
+            rhythm = rhythms.get(name)
+            if rhythm is not None:
+                rhythm.take(_mark(view))
                 continue
-            found[name] = _Rhythm(_mark(view))
-            _check_few(found, "clients" if by_client else "topics")
-    return found
+            rhythms[name] = _Rhythm(_mark(view))
+            _check_few(rhythms, "clients" if by_client else "topics")
+    return rhythms
 
 
 # ------------------------------------------------------------------------ who was there, and when
@@ -257,12 +257,12 @@ async def _ends(logs: Mapping[str, LogSource], part: HistoryRange, now_ms: int) 
     """Return when a part ends in each log."""
     ends = {}
     for log, source in logs.items():
-        last = part.ends[log].sequence
+        sequence = part.ends[log].sequence
         if part.end_ms is not None:
             ends[log] = min(part.end_ms, now_ms)
-        elif source.begin <= last < source.last:
+        elif source.begin <= sequence < source.last:
             with naming_log(log):
-                ends[log] = await time_of(source, last)
+                ends[log] = await time_of(source, sequence)
         else:
             ends[log] = now_ms
     return ends
@@ -291,16 +291,16 @@ class _Presence:
                     reason = event.reason if isinstance(event, SessionClosed) else ""
                     own.append((record.time_ms, isinstance(event, SessionOpened), reason))
 
-    def pause(self, last: _Mark, end_ms: int) -> PauseView:
+    def pause(self, mark: _Mark, end_ms: int) -> PauseView:
         """Return the time from a message of a client on, with its cause."""
-        start_ms, end_ms = last.time_ms, max(last.time_ms, end_ms)
+        start_ms, end_ms = mark.time_ms, max(mark.time_ms, end_ms)
         stopped = _overlap(self.stops, start_ms, end_ms)
-        steps = self.steps.get(last.client)
+        steps = self.steps.get(mark.client)
         if steps is None:
-            rest = end_ms - start_ms - stopped
-            cause = "broker_stopped" if stopped > rest else "not_known"
+            running_ms = end_ms - start_ms - stopped
+            cause = "broker_stopped" if stopped > running_ms else "not_known"
             return PauseView(start_ms, end_ms, cause, stopped)
-        spans, reason = self._absences(steps, last, end_ms)
+        spans, reason = self._absences(steps, mark, end_ms)
         away = sum(
             max(0, min(end, end_ms) - max(begin, start_ms))
             - _overlap(self.stops, max(begin, start_ms), min(end, end_ms))
@@ -313,14 +313,14 @@ class _Presence:
 
     @staticmethod
     def _absences(
-        steps: Iterable[tuple[int, bool, str]], last: _Mark, end_ms: int
+        steps: Iterable[tuple[int, bool, str]], mark: _Mark, end_ms: int
     ) -> tuple[list[tuple[int, int]], str]:
         """Return when a client was away after a message, and why it left last."""
         spans: list[tuple[int, int]] = []
-        since = last.time_ms if last.will else None
+        since = mark.time_ms if mark.will else None
         reason = ""
         for time_ms, connected, why in steps:
-            if time_ms < last.time_ms or time_ms > end_ms:
+            if time_ms < mark.time_ms or time_ms > end_ms:
                 continue
             if connected and since is not None:
                 spans.append((since, time_ms))
@@ -342,27 +342,27 @@ async def _presences(
     logs: Mapping[str, LogSource], marks: Sequence[_Mark], part: HistoryRange, now_ms: int
 ) -> dict[str, _Presence]:
     """Return who was there in each log since the first of some messages."""
-    found = {}
+    presences = {}
     for log, source in logs.items():
         own = [mark for mark in marks if mark.log == log]
         presence = _Presence()
         presence.steps = {mark.client: [] for mark in own if not mark.client.startswith("$")}
-        found[log] = presence
+        presences[log] = presence
         if not own:
             continue
         first = min(sequence_of(mark.position) for mark in own)
-        last = min(part.ends[log].sequence, source.last)
+        until = min(part.ends[log].sequence, source.last)
         with naming_log(log):
-            await _read_presence(source, presence, first, last)
-            if not source.live and last == source.last:
-                presence.stops.append((await time_of(source, last), now_ms))
-    return found
+            await _read_presence(source, presence, first, until)
+            if not source.live and until == source.last:
+                presence.stops.append((await time_of(source, until), now_ms))
+    return presences
 
 
 async def _read_presence(source: LogSource, presence: _Presence, first: int, last: int) -> None:
     def choose(index: LogIndex) -> Sequence[int]:
         starts = index.rare(_RUNNING)
-        chosen = {*starts, *(one - 1 for one in starts)}
+        chosen = {*starts, *(number - 1 for number in starts)}
         for client in presence.steps:
             chosen.update(index.sequences(LIFECYCLE + client, first, last))
         return sorted(chosen)
@@ -375,7 +375,7 @@ async def _read_presence(source: LogSource, presence: _Presence, first: int, las
         before[record.sequence] = time_ms if adjacent else record.time_ms
         sequence, time_ms = record.sequence, record.time_ms
         void, complete = turns.take(record)
-        for one in complete:
-            presence.take(one, before[one.sequence])
-        for one in (*void, *complete):
-            del before[one.sequence]
+        for number in complete:
+            presence.take(number, before[number.sequence])
+        for number in (*void, *complete):
+            del before[number.sequence]

@@ -15,8 +15,7 @@ from eventstore.nats.jetstream import read_bounds, request_stream
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.polling import Polling
 from eventstore.reading.progress import Progress, silent
-from projections.past.live_state import digest_number
-from projections.state.digests import digest, retained_digest
+from projections.state.digests import digest, digest_number, retained_digest
 from projections.state.format import (
     GONE,
     HISTORY,
@@ -89,52 +88,56 @@ class ProjectionReader:
         self.found = StoredProjections()
         """The projections read so far."""
         self._large: dict[str, dict[int, StoredEntry]] = {}
-        self._histories: dict[str, StoredItem] = {}
-        self._keys: dict[str, StoredItem] = {}
-        """Histories of clients and keys of topics, which are not compared."""
+        self._tables: dict[int, dict[str, StoredItem]] = {
+            SESSION: self.found.sessions,
+            RETAINED: self.found.retained,
+            HISTORY: {},
+            KEY: {},
+        }
+        """By kind; histories of clients and keys of topics are not compared."""
         self._sum = 0
         self._digest = 0
         self._other_version = False
 
     async def all(self) -> StoredProjections:
         """Return all stored projections. Raises Unsettled or LogUnavailable."""
-        found = self.found
+        stored = self.found
         try:
-            done, last = await self._bounds()
+            read_until, end = await self._bounds()
         except LostLog:
-            found.useless = "there are none"
-            return found
+            stored.useless = "there are none"
+            return stored
         polling = Polling(_POLL, _TIMEOUT)
-        await self._read(done, last, again=False)
+        await self._read(read_until, end, again=False)
         while True:
             # Messages that were stored after their key was read have later sequences.
-            done, (_, last) = last, await self._bounds()
-            if last > done:
-                await self._read(done + 1, last, again=True)
+            read_until, (_, end) = end, await self._bounds()
+            if end > read_until:
+                await self._read(read_until + 1, end, again=True)
             elif not self._torn() or not self._source.live or polling.expired:
                 break
             else:
                 await polling.wait()
-            if last > done and polling.expired:
+            if end > read_until and polling.expired:
                 raise Unsettled
         self._finish()
-        return found
+        return stored
 
     async def one(self, name: str) -> StoredProjections:
         """Return the stored state of one session, and the mark."""
-        found = self.found
+        stored = self.found
         try:
             mark = await self._latest(MARK_KEY)  # first: the session may be newer, but not older
             entries = await self._parts(name)
         except LostLog:
-            found.useless = "there are none"
-            return found
+            stored.useless = "there are none"
+            return stored
         for data in (mark, *entries):
             if data is not None:
                 self._take(0, data)
         self._digest = self._sum
         self._finish()
-        return found
+        return stored
 
     async def mark(self) -> ProjectionMark | None:
         """Return the mark; None if there is none that this version can read."""
@@ -149,12 +152,12 @@ class ProjectionReader:
         entries = []
         try:
             entries = [decode_entry(data) for data in await self._parts(name)]
-            found = decode_session(name, [orjson.loads(one.body) for one in entries])
+            state = decode_session(name, [orjson.loads(entry.body) for entry in entries])
         except (BadProjection, ValueError, KeyError, TypeError, IndexError):
             return (entries[0].version if entries else 0), None
         if not entries or entries[0].kind != SESSION:
             return 0, None
-        return entries[0].version, found
+        return entries[0].version, state
 
     async def message(self, topic: str) -> RetainedMessage | None:
         """Return the current retained message of a topic; None if there is none or it is bad."""
@@ -188,15 +191,15 @@ class ProjectionReader:
             return [first]
         keys = [key_of(SESSION, name, number) for number in range(1, count)]
         others = [await self._latest(key) for key in keys]
-        return [first, *(one for one in others if one is not None)]
+        return [first, *(data for data in others if data is not None)]
 
-    async def _read(self, first: int, last: int, *, again: bool) -> None:
-        doing, total = "reading the projections", last - first + 1
+    async def _read(self, first: int, end: int, *, again: bool) -> None:
+        doing, total = "reading the projections", end - first + 1
         with self._progress(doing, total, "messages") as update:
-            async for sequence, data in read_stored(self._source.client, self._stream, first, last):
-                gone = self._take(sequence, data)
-                if gone is not None and again:
-                    await self._forget(gone)
+            async for sequence, data in read_stored(self._source.client, self._stream, first, end):
+                removed = self._take(sequence, data)
+                if removed is not None and again:
+                    await self._forget(removed)
                 update(sequence - first + 1)
 
     def _take(self, sequence: int, data: bytes) -> StoredEntry | None:
@@ -215,50 +218,36 @@ class ProjectionReader:
         self._digest = entry.digest
         if entry.kind == GONE:
             return entry
-        if message is not None:
-            short = digest_number(retained_digest(message))
-            self._hold(self.found.retained, RETAINED, entry, short)
-        elif entry.kind == SESSION and entry.parts > 1:
-            self._drop(SESSION, entry.name, entry.part)
-            self._large.setdefault(entry.name, {})[entry.part] = entry
-            self._sum ^= version_tag(key_of(SESSION, entry.name, entry.part), entry.version)
-        elif entry.kind == SESSION:
-            self._hold(self.found.sessions, SESSION, entry, digest_number(digest([entry.body])))
-        elif entry.kind in (HISTORY, KEY):
-            table = self._histories if entry.kind == HISTORY else self._keys
-            self._hold(table, entry.kind, entry, 0)
+        if entry.kind in self._tables:
+            self._drop(entry.kind, entry.name, entry.part)
+            self._sum ^= version_tag(key_of(entry.kind, entry.name, entry.part), entry.version)
+            if entry.parts > 1:
+                self._large.setdefault(entry.name, {})[entry.part] = entry
+            else:
+                short = "0" if message is None else retained_digest(message)
+                short = digest([entry.body]) if entry.kind == SESSION else short
+                item = StoredItem(entry.version, digest_number(short))
+                self._tables[entry.kind][entry.name] = item
         elif entry.kind != MARK:  # written by a later foldmq
             self.found.damaged.append(sequence)
         return None
 
-    def _hold(
-        self, table: dict[str, StoredItem], kind: int, entry: StoredEntry, short: int
-    ) -> None:
-        self._drop(kind, entry.name, 0)
-        table[entry.name] = StoredItem(entry.version, short)
-        self._sum ^= version_tag(key_of(kind, entry.name), entry.version)
-
     def _drop(self, kind: int, name: str, part: int) -> None:
         """Forget the messages of a key."""
         held: StoredItem | StoredEntry | None = None
-        if kind == RETAINED:
-            held = self.found.retained.pop(name, None)
-        elif kind in (HISTORY, KEY):
-            held = (self._histories if kind == HISTORY else self._keys).pop(name, None)
-        elif part == 0:
-            held = self.found.sessions.pop(name, None)
+        if part == 0:
+            held = self._tables[kind].pop(name, None)
         if held is None and kind == SESSION:
             held = self._large.get(name, {}).pop(part, None)
         if held is not None:
             self._sum ^= version_tag(key_of(kind, name, part), held.version)
 
-    async def _forget(self, gone: StoredEntry) -> None:
+    async def _forget(self, removed: StoredEntry) -> None:
         """Forget a removed key; the message does not contain its kind."""
-        kinds = (SESSION,) if gone.part else (SESSION, RETAINED, HISTORY, KEY)
-        for kind in kinds:
-            data = await self._latest(key_of(kind, gone.name, gone.part))
+        for kind in (SESSION,) if removed.part else self._tables:
+            data = await self._latest(key_of(kind, removed.name, removed.part))
             if data is None or decode_entry(data).kind == GONE:
-                self._drop(kind, gone.name, gone.part)
+                self._drop(kind, removed.name, removed.part)
 
     def _torn(self) -> set[str]:
         return {
@@ -268,20 +257,20 @@ class ProjectionReader:
         }
 
     def _finish(self) -> None:
-        found = self.found
-        found.torn = self._torn()
+        stored = self.found
+        stored.torn = self._torn()
         for name, parts in self._large.items():
-            if parts and name not in found.torn:
+            if parts and name not in stored.torn:
                 texts = [parts[number].body for number in sorted(parts)]
-                found.sessions[name] = StoredItem(parts[0].version, digest_number(digest(texts)))
+                stored.sessions[name] = StoredItem(parts[0].version, digest_number(digest(texts)))
         if self._other_version:
-            found.useless = "another version of foldmq wrote them"
-        elif found.damaged:
-            found.useless = "some of their messages are damaged"
-        elif found.mark is None:
-            found.useless = "they were never completed"
-        elif found.torn or self._sum != self._digest:
-            found.useless = "they are incomplete"
+            stored.useless = "another version of foldmq wrote them"
+        elif stored.damaged:
+            stored.useless = "some of their messages are damaged"
+        elif stored.mark is None:
+            stored.useless = "they were never completed"
+        elif stored.torn or self._sum != self._digest:
+            stored.useless = "they are incomplete"
 
 
 def _mark(entry: StoredEntry) -> ProjectionMark:
@@ -299,6 +288,6 @@ def _mark(entry: StoredEntry) -> ProjectionMark:
 
 def _whole(parts: Iterable[StoredEntry]) -> bool:
     """Return whether these are all parts of one version of a session."""
-    kinds = {(one.version, one.parts) for one in parts}
-    numbers = sorted(one.part for one in parts)
+    kinds = {(entry.version, entry.parts) for entry in parts}
+    numbers = sorted(entry.part for entry in parts)
     return len(kinds) == 1 and numbers == list(range(kinds.pop()[1]))

@@ -1,15 +1,13 @@
 """The histories of messages, assembled from the events that concern them.
 
-Pure, like every fold. A builder follows either the latest messages on topics or one message by its
-position. It keeps only these.
+Pure, like every fold. A builder follows messages by their positions, and keeps only these.
 
 In a log that was cut, a message from before the first record is known by references to it and by
 repetitions of it: a MessagesCarried, which keeps its position, or a RetainedSnapshot, which gives
 it a new one. A message is found by any position that it ever had in the log.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from eventstore.format.event_parsing import Event
@@ -126,7 +124,7 @@ class OpenCopies:
 
     def end_session(self, session: str, at: Position, ms: int, reason: str) -> None:
         """Complete the copies for a session that ended."""
-        for copy in sorted(self._open.get(session, ()), key=lambda one: one.story.ref):
+        for copy in sorted(self._open.get(session, ()), key=lambda held: held.story.ref):
             copy.outcome = "gone"
             copy.steps.append(StoryStep(at, ms, "session_ended", detail=reason))
             self.settle(copy)
@@ -134,31 +132,18 @@ class OpenCopies:
     def awaited(self) -> Iterator[tuple[Literal["sent", "held"], str]]:
         """Yield the sessions with open copies: ``sent`` if one was sent, else ``held``."""
         for name, copies in self._open.items():
-            yield "sent" if any(one.outcome != "queued" for one in copies) else "held", name
+            yield "sent" if any(copy.outcome != "queued" for copy in copies) else "held", name
 
 
 class StoryBuilder:
     """Follows messages through the records of complete turns, from the first of the log on.
 
-    ``wanted`` chooses topics; the builder follows the latest ``last`` messages on them. With
-    ``ref`` it follows only this message, with ``refs`` these messages. ``begin`` is the sequence of
-    the log's first record. Messages published after ``until`` are not followed.
+    ``refs`` are their positions; ``begin`` is the sequence of the log's first record.
     """
 
-    def __init__(
-        self,
-        *,
-        wanted: Callable[[str], bool] | None = None,
-        last: int = 1,
-        refs: Iterable[Position] = (),
-        begin: int = 1,
-        until: Position | None = None,
-    ) -> None:
-        self._until = until
+    def __init__(self, refs: Iterable[Position], begin: int = 1) -> None:
         self.stories: dict[Position, MessageStory] = {}
         """The followed messages, in the order of the log."""
-        self._wanted = wanted
-        self._last = last
         self._refs = sorted({*refs})
         self._begin = begin
         self._partial = begin > 1
@@ -168,26 +153,19 @@ class StoryBuilder:
         self._record: Record | None = None
         """The record that is being read."""
         self._limits: Mapping[str, Any] | None = None
-        self._wills: set[Position] = set()
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
         self._copies = OpenCopies()
-        for one in self._refs:
-            if self._old(one):
-                self._follow_old(one)
+        for ref in filter(self._old, self._refs):
+            story = MessageStory(ref, before=begin, effective=True)
+            self.stories[ref] = self._known[ref] = story
 
     def look_ahead(self, record: Record) -> None:
-        """Read a record that repeats messages from before the log; call it for all of these first.
-
-        These are the records with a SessionSnapshot that has a will, or with a MessagesCarried.
-        """
+        """Read a record with a MessagesCarried; call it for all of these first."""
         for _, event in record.events():
-            if isinstance(event, SessionSnapshot):
-                will = event.state.get("will")
-                if will is not None:
-                    self._wills.add(will[3])
-            elif isinstance(event, MessagesCarried):
-                self._carried_from(event)
+            if isinstance(event, MessagesCarried):
+                for offset, story in self._concerned(from_runs(event.refs)):
+                    _describe(story, event, offset)
 
     def follows(self, refs: Iterable[Position]) -> bool:
         """Return whether one of the positions belongs to a followed message."""
@@ -228,7 +206,9 @@ class StoryBuilder:
             self._delivered(event, at, ms)
         elif isinstance(event, Queued):
             for offset, story in self._concerned(from_runs(event.refs)):
-                copy = self._new_copy(story, event)
+                copy = self._copies.begin(
+                    story, event.session, event.filter, event.qos, retain=event.retain
+                )
                 copy.steps.append(StoryStep(at + offset, ms, "queued"))
         elif isinstance(event, (Redelivered, Acked, Received, Refused, Completed, Returned)):
             self._copies.answered(event, at, ms)
@@ -266,7 +246,7 @@ class StoryBuilder:
     # ------------------------------------------------------------- the message
 
     def _published(self, event: MessagePublished, at: Position, ms: int) -> None:
-        chosen = self._chosen(event, at)
+        chosen = [ref - at for ref in self._refs if 0 <= ref - at < event.count]
         if not chosen:
             return
         pids = from_runs(event.pids)
@@ -288,7 +268,6 @@ class StoryBuilder:
             self.stories[story.ref] = self._known[story.ref] = story
             if event.qos < 2 or event.will:
                 self._takes_effect(story, at)
-        self._forget_oldest()
 
     def _noted(self, event: MessagesCarried | InboundReplaced, at: Position, ms: int) -> None:
         for offset, story in self._concerned(from_runs(event.refs)):
@@ -305,72 +284,16 @@ class StoryBuilder:
             story.steps.append(StoryStep(at + offset, ms, "released", story.pid))
             self._takes_effect(story, at)
 
-    def _chosen(self, event: MessagePublished, at: Position) -> list[int]:
-        """Return the indexes of the event's messages that are followed, in order."""
-        if self._until is not None and at > self._until:
-            return []
-        if self._refs:
-            return [one - at for one in self._refs if 0 <= one - at < event.count]
-        wanted = self._wanted
-        if wanted is None:
-            return []
-        if not event.which:
-            first = max(0, event.count - self._last)
-            return list(range(first, event.count)) if wanted(event.topics[0]) else []
-        topics = {number for number, topic in enumerate(event.topics) if wanted(topic)}
-        if not topics:
-            return []
-        backwards = range(event.count - 1, -1, -1)
-        found = (offset for offset in backwards if event.which[offset] in topics)
-        return list(islice(found, self._last))[::-1]
-
     def _takes_effect(self, story: MessageStory, at: Position) -> None:
         story.effective, story.effective_at = True, at
-
-    def _forget_oldest(self) -> None:
-        if self._wanted is None:
-            return
-        while len(self.stories) > self._last:
-            story = self.stories.pop(next(iter(self.stories)))
-            self._known = {ref: one for ref, one in self._known.items() if one is not story}
-            for copy in story.copies:
-                self._copies.settle(copy)
 
     # ------------------------------------------------------------- from before the log
 
     def _old(self, ref: Position) -> bool:
         return ref < position(self._begin, 0)
 
-    def _follow_old(self, ref: Position) -> MessageStory | None:
-        """Follow a message from before the log; None when there are enough later ones."""
-        newest = next(reversed(self.stories), 0)
-        if len(self.stories) >= self._last and ref < next(iter(self.stories)):
-            return None
-        story = MessageStory(ref, before=self._begin, effective=True)
-        self.stories[ref] = self._known[ref] = story
-        if ref < newest:
-            self.stories = dict(sorted(self.stories.items()))
-        self._forget_oldest()
-        return story
-
-    def _story_of_old(self, ref: Position, topic: str) -> MessageStory | None:
-        """Return the history of a repeated message; begin it if its topic is wanted."""
-        story = self._known.get(ref)
-        if story is not None or self._wanted is None or not self._old(ref):
-            return story
-        return self._follow_old(ref) if self._wanted(topic) and ref not in self._wills else None
-
-    def _carried_from(self, event: MessagesCarried) -> None:
-        for offset, ref in enumerate(from_runs(event.refs)):
-            story = self._story_of_old(ref, topic_of(event, offset))
-            if story is not None:
-                _describe(story, event, offset)
-
     def _repeated(self, event: RetainedSnapshot, at: Position, ms: int) -> None:
-        for offset, ref in enumerate(from_runs(event.refs)):
-            story = self._story_of_old(ref, event.topics[offset])
-            if story is None:
-                continue
+        for offset, story in self._concerned(from_runs(event.refs)):
             _describe(story, event, offset)
             if story.before:
                 story.retain, story.qos = True, event.qos[offset]
@@ -398,12 +321,12 @@ class StoryBuilder:
         state = decode_session(name, parts)
         for held in state.waiting.values():
             for waiting in held.queue or ():
-                one = InFlight(waiting >> FLAG_BITS, waiting & _FLAGS, held, 0)
-                self._found(name, one, "queued", StoryStep(at, ms, "held", 0, "queued"))
-        for pid, one in state.inflight.items():
-            self._found(name, one, "in_flight", StoryStep(at, ms, "held", pid, "in_flight"))
-        for pid, one in state.releasing.items():
-            self._found(name, one, "releasing", StoryStep(at, ms, "held", pid, "releasing"))
+                delivery = InFlight(waiting >> FLAG_BITS, waiting & _FLAGS, held, 0)
+                self._found(name, delivery, "queued", StoryStep(at, ms, "held", 0, "queued"))
+        for pid, delivery in state.inflight.items():
+            self._found(name, delivery, "in_flight", StoryStep(at, ms, "held", pid, "in_flight"))
+        for pid, delivery in state.releasing.items():
+            self._found(name, delivery, "releasing", StoryStep(at, ms, "held", pid, "releasing"))
         for pid, ref in state.inbound.items():
             story = self._known.get(ref)
             if story is not None and story.before:
@@ -430,22 +353,28 @@ class StoryBuilder:
 
     # ------------------------------------------------------------- its copies
 
-    def _new_copy(self, story: MessageStory, event: Delivered | Queued) -> DeliveryCopy:
-        return self._copies.begin(
-            story, event.session, event.filter, event.qos, retain=event.retain
-        )
+    def _copy_of(
+        self,
+        story: MessageStory,
+        event: Delivered | Expired | Assigned | MessageDropped,
+        topic_filter: str,
+        outcome: DeliveryOutcome | None,
+        *,
+        retain: bool = False,
+    ) -> DeliveryCopy:
+        """Return the copy for a subscription that has come to this, or a new one."""
+        for copy in story.copies:
+            place = copy.session, copy.filter, copy.outcome
+            if place == (event.session, topic_filter, outcome):
+                return copy
+        return self._copies.begin(story, event.session, topic_filter, 0, retain=retain)
 
     def _delivered(self, event: Delivered, at: Position, ms: int) -> None:
         pids: list[int] = []
         for offset, story in self._concerned(from_runs(event.refs)):
             pids = pids or from_runs(event.pids)
-            copy = (
-                _copy_of(story, event.session, event.filter, "queued")
-                if event.queued >= 0
-                else None
-            )
-            if copy is None:
-                copy = self._new_copy(story, event)
+            before: DeliveryOutcome | None = "queued" if event.queued >= 0 else None
+            copy = self._copy_of(story, event, event.filter, before, retain=event.retain)
             copy.outcome = "in_flight"
             copy.qos = event.qos
             self._copies.sent(copy, pids[offset])
@@ -462,9 +391,7 @@ class StoryBuilder:
     ) -> None:
         """Follow a copy that leaves or skips the queue without being sent to the client."""
         for offset, story in self._concerned(from_runs(event.refs)):
-            copy = _copy_of(story, event.session, topic_filter, "queued")
-            if copy is None:
-                copy = self._copies.begin(story, event.session, topic_filter, 0, retain=False)
+            copy = self._copy_of(story, event, topic_filter, "queued")
             copy.outcome = what
             copy.steps.append(StoryStep(at + offset, ms, what, 0, detail))
             self._copies.settle(copy)
@@ -480,9 +407,7 @@ class StoryBuilder:
     def _dropped(self, event: MessageDropped, at: Position, ms: int) -> None:
         for _, story in self._concerned(from_runs(event.refs)):
             before: DeliveryOutcome = "queued" if event.queued >= 0 else "in_flight"
-            copy = _copy_of(story, event.session, event.filter, before)
-            if copy is None:
-                copy = self._copies.begin(story, event.session, event.filter, 0, retain=False)
+            copy = self._copy_of(story, event, event.filter, before)
             copy.outcome = "dropped"
             copy.steps.append(StoryStep(at, ms, "dropped", 0, event.reason, self._limits))
             self._copies.settle(copy)
@@ -524,13 +449,3 @@ def _describe(story: MessageStory, event: MessagesCarried | RetainedSnapshot, of
     if story.topic is None:
         story.topic = topic_of(event, offset)
         story.size = event.sizes if isinstance(event.sizes, int) else event.sizes[offset]
-
-
-def _copy_of(
-    story: MessageStory, session: str, topic_filter: str, outcome: DeliveryOutcome
-) -> DeliveryCopy | None:
-    """Return the copy of a message for a subscription that has come to this."""
-    for copy in story.copies:
-        if (copy.session, copy.filter, copy.outcome) == (session, topic_filter, outcome):
-            return copy
-    return None

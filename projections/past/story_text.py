@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from eventstore import display
 from eventstore.format.events import LOG_SESSION
@@ -18,12 +18,10 @@ from projections.past.receiver_reason import (
     shared_member_text,
 )
 from projections.past.subscriber_state import (
-    DeniedFilter,
-    EarlierSession,
+    Recorded,
     ReplayPast,
     SubscriberState,
     SubscriptionChange,
-    UnreadDrops,
 )
 from projections.views.replay_view import READING
 from protocol.mqtt.reason_codes import ReasonCode
@@ -39,28 +37,17 @@ Paint: TypeAlias = Callable[[str, TextStyle | None], str]
 
 _LISTED: Final = 10
 """Maximum sessions of a message that are listed."""
-_OUTCOMES = {
-    "queued": "still queued",
-    "in_flight": "in flight: sent, not acknowledged",
-    "releasing": "in flight: received (PUBREC), waiting for PUBCOMP",
-    "acknowledged": "acknowledged",
-    "refused": "refused by the client",
-    "assigned": "assigned to a member of the shared subscription",
-    "returned": "returned to the shared subscription",
-    "expired": "expired in the queue",
-    "dropped": "dropped",
-    "gone": "not delivered: the session ended before",
-}
-
-_COPY_STYLES: dict[str, TextStyle] = {
-    "queued": "yellow",
-    "in_flight": "yellow",
-    "releasing": "yellow",
-    "acknowledged": "green",
-    "refused": "red",
-    "expired": "red",
-    "dropped": "red",
-    "gone": "red",
+_OUTCOMES: dict[str, tuple[str, TextStyle | None]] = {
+    "queued": ("still queued", "yellow"),
+    "in_flight": ("in flight: sent, not acknowledged", "yellow"),
+    "releasing": ("in flight: received (PUBREC), waiting for PUBCOMP", "yellow"),
+    "acknowledged": ("acknowledged", "green"),
+    "refused": ("refused by the client", "red"),
+    "assigned": ("assigned to a member of the shared subscription", None),
+    "returned": ("returned to the shared subscription", None),
+    "expired": ("expired in the queue", "red"),
+    "dropped": ("dropped", "red"),
+    "gone": ("not delivered: the session ended before", "red"),
 }
 _SHORT = {"in_flight": "in flight", "releasing": "in flight", "gone": "session ended"}
 _FOUND = {
@@ -84,7 +71,7 @@ _ANSWERED = {
 
 
 def log_story_lines(
-    found: LogStory,
+    log_story: LogStory,
     node: str | None,
     client: str | None,
     now_ms: int,
@@ -95,13 +82,13 @@ def log_story_lines(
     ``node`` is the log that has the session of the client; other arguments as in
     :func:`story_lines`.
     """
-    elsewhere = found.log not in ("", node)
+    elsewhere = log_story.log not in ("", node)
     mine = None if elsewhere else client
     brief = elsewhere and client is not None
-    yield from story_lines(found.story, mine, now_ms, brief=brief, paint=paint)
-    yield from (f"  {statement}" for statement in found.story.not_proven)
-    if found.note:
-        yield f"  {found.note}"
+    yield from story_lines(log_story.story, mine, now_ms, brief=brief, paint=paint)
+    yield from (f"  {statement}" for statement in log_story.story.not_proven)
+    if log_story.note:
+        yield f"  {log_story.note}"
 
 
 def story_lines(
@@ -193,12 +180,12 @@ def _matched(story: MessageStory, paint: Paint) -> str:
     if not story.copies:
         return "  recorded for no session (QoS 0 deliveries are not recorded)"
     shown = (
-        f"{display.name(copy.session, 40)} ({paint(_short(copy), _COPY_STYLES.get(copy.outcome))})"
+        f"{display.name(copy.session, 40)} ({paint(_short(copy), _OUTCOMES[copy.outcome][1])})"
         for copy in story.copies[:_LISTED]
     )
     more = len(story.copies) - _LISTED
-    rest = f" and {more:,} more" if more > 0 else ""
-    return f"  recorded for {', '.join(shown)}{rest}"
+    others = f" and {more:,} more" if more > 0 else ""
+    return f"  recorded for {', '.join(shown)}{others}"
 
 
 def _short(copy: DeliveryCopy) -> str:
@@ -213,7 +200,7 @@ def _has_expired(story: MessageStory, now_ms: int) -> bool:
 
 def _copy_lines(copy: DeliveryCopy, paint: Paint, *, expired: bool) -> Iterator[str]:
     """Yield the delivery of a message to one session."""
-    outcome = paint(_outcome(copy, expired=expired), _COPY_STYLES.get(copy.outcome))
+    outcome = paint(_outcome(copy, expired=expired), _OUTCOMES[copy.outcome][1])
     origin = "as a retained message, " if copy.retain else ""
     shared = copy.session.startswith(SHARE)  # each member has its own QoS
     granted = f" at QoS {copy.qos}" if copy.qos and not shared else ""
@@ -226,20 +213,20 @@ def _copy_lines(copy: DeliveryCopy, paint: Paint, *, expired: bool) -> Iterator[
 
 def _outcome(copy: DeliveryCopy, *, expired: bool) -> str:
     """Return the outcome of a copy."""
-    last = copy.steps[-1] if copy.steps else None
+    step = copy.steps[-1] if copy.steps else None
     shared = copy.session.startswith(SHARE)
     if copy.outcome == "queued" and expired:
         return "still queued, but expired: it will not be sent"
     if copy.outcome == "queued" and shared:
         return "waits until a member is connected and has room"
-    if copy.outcome == "dropped" and last is not None:
-        return f"dropped: {drop_text_with_limit(last.detail, last.limits, shared=shared)}"
-    if copy.outcome == "assigned" and last is not None:
-        return f"assigned to its {shared_member_text(last.detail)}"
-    if copy.outcome == "refused" and last is not None:
-        how = "not sent again" if last.detail in _BY_THE_BROKER else "not accepted"
-        return f"{how}: {_code_text(last.detail)}"
-    return _OUTCOMES[copy.outcome]
+    if copy.outcome == "dropped" and step is not None:
+        return f"dropped: {drop_text_with_limit(step.detail, step.limits, shared=shared)}"
+    if copy.outcome == "assigned" and step is not None:
+        return f"assigned to its {shared_member_text(step.detail)}"
+    if copy.outcome == "refused" and step is not None:
+        how = "not sent again" if step.detail in _BY_THE_BROKER else "not accepted"
+        return f"{how}: {_code_text(step.detail)}"
+    return _OUTCOMES[copy.outcome][0]
 
 
 def _code_text(code: str) -> str:
@@ -298,8 +285,8 @@ def _reason_style(story: MessageStory) -> TextStyle | None:
     return None if subscriber.filters and subscriber.connected else "yellow"
 
 
-def _plain(said: str, _style: TextStyle | None) -> str:
-    return said
+def _plain(text: str, _style: TextStyle | None) -> str:
+    return text
 
 
 # ----------------------------------------------------------------------------- JSON
@@ -340,17 +327,17 @@ def story_object(story: MessageStory, client: str | None) -> dict[str, object]:
 
 def _standing_object(subscriber: SubscriberState) -> dict[str, object]:
     earlier, unread = subscriber.earlier, subscriber.unread
-    found = {
+    fields = {
         "known": subscriber.known,
         "connected": subscriber.connected,
-        "subscriptions": [{"filter": one, "qos": qos} for one, qos in subscriber.filters],
+        "subscriptions": [{"filter": item, "qos": qos} for item, qos in subscriber.filters],
     }
     more = {
         "shared": subscriber.shared,
         "no_local": subscriber.no_local,
         "denied": [
-            {"filter": one.filter, "reason_code": one.code, **_place(one)}
-            for one in subscriber.denied
+            {"filter": item.filter, "reason_code": item.code, **_place(item)}
+            for item in subscriber.denied
         ],
         "alike": subscriber.alike,
         "seen": subscriber.seen,
@@ -360,38 +347,36 @@ def _standing_object(subscriber: SubscriberState) -> dict[str, object]:
         "begun": _change_object(subscriber.begun),
         "unread": unread
         and {**_place(unread), "dropped": unread.dropped, "messages": unread.messages},
-        "replays": [_replay_object(one) for one in subscriber.replays],
+        "replays": [_replay_object(item) for item in subscriber.replays],
     }
-    return found | {name: value for name, value in more.items() if value or value is False}
+    return fields | {name: value for name, value in more.items() if value or value is False}
 
 
-def _place(
-    one: DeniedFilter | EarlierSession | SubscriptionChange | UnreadDrops | StoryStep,
-) -> Any:
-    return {"position": format_position(one.at), "time": display.iso(one.time_ms)}
+def _place(event: Recorded) -> dict[str, object]:
+    return {"position": format_position(event.at), "time": display.iso(event.time_ms)}
 
 
-def _change_object(one: SubscriptionChange | None) -> dict[str, object] | None:
-    return one and {"filter": one.filter, **_place(one)}
+def _change_object(change: SubscriptionChange | None) -> dict[str, object] | None:
+    return change and {"filter": change.filter, **_place(change)}
 
 
-def _replay_object(one: ReplayPast) -> dict[str, object]:
-    found: dict[str, object] = {
-        "filter": one.filter,
-        "through": format_position(one.through) if one.through >= 0 else None,
-        "state": one.state or READING,
+def _replay_object(replay: ReplayPast) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "filter": replay.filter,
+        "through": format_position(replay.through) if replay.through >= 0 else None,
+        "state": replay.state or READING,
     }
-    if one.never:
-        found["never"] = one.never
-    if one.read is not None:
-        found |= {
-            "read": format_position(one.read.at),
-            "read_at": display.iso(one.read.time_ms),
-            "sent": one.read.sent,
-            "left_out": dict(one.read.left_out),
-            "cut_off": one.read.unread,
+    if replay.never:
+        fields["never"] = replay.never
+    if replay.read is not None:
+        fields |= {
+            "read": format_position(replay.read.at),
+            "read_at": display.iso(replay.read.time_ms),
+            "sent": replay.read.sent,
+            "left_out": dict(replay.read.left_out),
+            "cut_off": replay.read.unread,
         }
-    return found
+    return fields
 
 
 def _step_object(step: StoryStep) -> dict[str, object]:

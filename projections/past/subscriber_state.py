@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from eventstore.format.positions import Position
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import Subscribed, SubscriptionDenied
+from eventstore.format.positions import Position, from_runs
 from protocol.mqtt.shared_filters import SHARE, split_share
 from protocol.mqtt.subscription_options import NO_LOCAL
 from protocol.mqtt.topic_trie import FilterTrie
@@ -20,6 +22,18 @@ _ALIKE: Final = 0.8
 """Lowest similarity, from 0 to 1, at which a filter counts as similar to a topic."""
 _MAX_COMPARED: Final = 1000
 _MAX_ALIKE: Final = 3
+_MAX_DENIED: Final = 1000
+"""Number of a session's denied filters that are kept with its state, the latest ones."""
+
+
+class Recorded(Protocol):
+    """What the log records at a position, at a time (Unix, milliseconds)."""
+
+    @property
+    def at(self) -> Position: ...  # noqa: D102
+
+    @property
+    def time_ms(self) -> int: ...  # noqa: D102
 
 
 class DeniedFilter(NamedTuple):
@@ -30,6 +44,30 @@ class DeniedFilter(NamedTuple):
     """Reason code of the SUBACK."""
     at: Position
     time_ms: int
+
+
+class DeniedFilters:
+    """The filters that a session was denied and not granted since."""
+
+    def __init__(self, saved: Iterable[Sequence[Any]] = ()) -> None:
+        """Begin with the values of some :class:`DeniedFilter`."""
+        self._denied = {values[0]: DeniedFilter(*values) for values in saved}
+
+    def take(self, event: Event, at: Position, time_ms: int) -> None:
+        """Process an event of the session."""
+        if isinstance(event, SubscriptionDenied):
+            for name, code in zip(event.filters, from_runs(event.reasons), strict=True):
+                self._denied.pop(name, None)
+                self._denied[name] = DeniedFilter(name, code, at, time_ms)
+            while len(self._denied) > _MAX_DENIED:
+                del self._denied[next(iter(self._denied))]
+        elif isinstance(event, Subscribed):
+            for name, _ in event.filters:
+                self._denied.pop(name, None)
+
+    def filters(self) -> list[DeniedFilter]:
+        """Return them, the latest last."""
+        return list(self._denied.values())
 
 
 class EarlierSession(NamedTuple):
@@ -135,24 +173,24 @@ def describe_subscriber(
     ``own`` says that the session published the message. ``denied`` are all filters that it was
     denied.
     """
-    refused = [one for one in denied if matches(split_share(one.filter)[1], topic)]
+    refused = [denial for denial in denied if matches(split_share(denial.filter)[1], topic)]
     if state is None:
         return SubscriberState(False, False, [], denied=refused)
     trie: FilterTrie[SubscriptionState] = FilterTrie()
     active = [held for held in state.active() if held.replay is None]
     for held in active:
         trie.insert(split_share(held.filter)[1], held.filter, held)
-    found = sorted(trie.match(topic), key=attrgetter("filter"))
-    single = [held for held in found if not held.filter.startswith(SHARE)]
+    matching = sorted(trie.match(topic), key=attrgetter("filter"))
+    single = [held for held in matching if not held.filter.startswith(SHARE)]
     return SubscriberState(
         True,
         state.connected,
         [(held.filter, held.qos) for held in single],
-        [held.filter for held in found if held.filter.startswith(SHARE)],
+        [held.filter for held in matching if held.filter.startswith(SHARE)],
         [held.filter for held in single if held.options & NO_LOCAL] if own else [],
         state.packet_maximum,
         refused,
-        [] if found else filters_alike(topic, [held.filter for held in active]),
+        [] if matching else filters_alike(topic, [held.filter for held in active]),
     )
 
 
@@ -178,7 +216,7 @@ def _similarity(topic: str, topic_filter: str) -> float:
             filled += levels[number:]
             break
         filled.append(levels[number] if level == "+" and number < len(levels) else level)
-    one, other = "/".join(levels).strip("/ "), "/".join(filled).strip("/ ")
-    if one.casefold() == other.casefold():
+    name, other = "/".join(levels).strip("/ "), "/".join(filled).strip("/ ")
+    if name.casefold() == other.casefold():
         return 1.0
-    return SequenceMatcher(None, one, other, autojunk=False).ratio()
+    return SequenceMatcher(None, name, other, autojunk=False).ratio()

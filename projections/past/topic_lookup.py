@@ -35,15 +35,15 @@ def topic_matcher(topic_filter: str) -> Callable[[str], bool]:
     validate_topic_filter(topic_filter)
     trie: FilterTrie[bool] = FilterTrie()
     trie.insert(topic_filter, "", True)
-    known: dict[str, bool] = {}
+    answers: dict[str, bool] = {}
 
     def matches(topic: str) -> bool:
-        found = known.get(topic)
-        if found is None:
-            if len(known) >= _KNOWN_TOPICS:
-                known.clear()
-            found = known[topic] = bool(trie.match(topic))
-        return found
+        matching = answers.get(topic)
+        if matching is None:
+            if len(answers) >= _KNOWN_TOPICS:
+                answers.clear()
+            matching = answers[topic] = bool(trie.match(topic))
+        return matching
 
     return matches
 
@@ -79,9 +79,9 @@ class MessageTopics:
         progress: Progress = silent,
     ) -> None:
         self._source = source
-        self._progress = progress
-        self._carriers = carriers
-        self._thorough = thorough
+        if carriers is None and not thorough:
+            carriers = {}
+        self._carriers = Carriers(source, progress, carriers)
         self._records: OrderedDict[int, list[_Held]] = OrderedDict()
         self._count = 0
 
@@ -96,47 +96,38 @@ class MessageTopics:
         sequence = base >> INDEX_BITS
         if sequence in self._records:
             return
-        found: list[_Held] = []
-        for at, one in events:
-            if isinstance(one, MessagePublished):
-                found.append(_Held(base + at, one.count, one, 0, time_ms))
-            elif isinstance(one, RetainedSnapshot) and one.session is None:
-                found.append(_Held(base + at, one.count, one, 0, None, time_ms))
-            elif isinstance(one, MessagesCarried):
-                for start, ref in enumerate(from_runs(one.refs)):
-                    self._note_carried(_Held(ref, 1, one, start, None))
-        self._records[sequence] = found
-        self._count += _weight(found)
+        messages: list[_Held] = []
+        for at, event in events:
+            if isinstance(event, MessagePublished):
+                messages.append(_Held(base + at, event.count, event, 0, time_ms))
+            elif isinstance(event, RetainedSnapshot) and event.session is None:
+                messages.append(_Held(base + at, event.count, event, 0, None, time_ms))
+            elif isinstance(event, MessagesCarried):
+                for start, ref in enumerate(from_runs(event.refs)):
+                    self._note_carried(_Held(ref, 1, event, start, None))
+        self._records[sequence] = messages
+        self._count += _weight(messages)
         while self._count > _KNOWN_MESSAGES and len(self._records) > 1:
-            _, gone = self._records.popitem(last=False)
-            self._count -= _weight(gone)
+            _, oldest = self._records.popitem(last=False)
+            self._count -= _weight(oldest)
 
-    def _note_carried(self, one: _Held) -> None:
-        sequence = one.first >> INDEX_BITS
+    def _note_carried(self, carried: _Held) -> None:
+        sequence = carried.first >> INDEX_BITS
         if sequence not in self._records:
             self._records[sequence] = []
             self._count += 1
         held = self._records[sequence]
-        at = bisect_left(held, one.first, key=_first)
-        if at == len(held) or held[at].first != one.first:
-            held.insert(at, one)
+        at = bisect_left(held, carried.first, key=_first)
+        if at == len(held) or held[at].first != carried.first:
+            held.insert(at, carried)
             self._count += 1
 
     async def load(self, refs: Iterable[Position]) -> None:
         """Load the messages with these positions. Raises CorruptLog or CutMeanwhile."""
         unknown = {ref >> INDEX_BITS for ref in refs if self.get(ref) is None}
-        first = self._source.first
-        gone = {sequence for sequence in unknown if sequence < first}
-        if gone and self._carriers is None:
-            self._carriers = (
-                await carriers_in(self._source, self._progress) if self._thorough else {}
-            )
-        wanted = unknown - gone
-        for sequence in gone:
-            carriers = self._carriers.get(sequence, ()) if self._carriers else ()
-            wanted.update(at for at in carriers if at >= first)
+        records = await self._carriers.of(unknown)
         # One by one: a set difference with the keys would iterate over all held records.
-        missing = sorted(sequence for sequence in wanted if sequence not in self._records)
+        missing = sorted(sequence for sequence in records if sequence not in self._records)
         for start in range(0, len(missing), _LOAD):
             for record in await self._source.some(missing[start : start + _LOAD]):
                 self.note(position(record.sequence, 0), record.events(), record.time_ms)
@@ -157,6 +148,31 @@ class MessageTopics:
         return Published(topic_of(event, offset), size, time_ms, client, copied_ms)
 
 
+class Carriers:
+    """Where messages are: in their own records, or in those that repeat them after a cut."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        progress: Progress = silent,
+        carriers: Mapping[int, list[int]] | None = None,
+    ) -> None:
+        """``carriers``: see :class:`MessageTopics`; None: the log is searched for them."""
+        self._source = source
+        self._progress = progress
+        self._carriers = carriers
+
+    async def of(self, sequences: set[int]) -> set[int]:
+        """Return the records that have the messages of some records; raises as ``carriers_in``."""
+        first = self._source.first
+        deleted = {sequence for sequence in sequences if sequence < first}
+        if deleted and self._carriers is None:
+            self._carriers = await carriers_in(self._source, self._progress)
+        carriers = self._carriers or {}
+        repeated = (at for sequence in deleted for at in carriers.get(sequence, ()))
+        return (sequences - deleted) | {at for at in repeated if at >= first}
+
+
 async def carriers_in(
     source: LogSource, progress: Progress = silent, last: int | None = None
 ) -> dict[int, list[int]]:
@@ -164,9 +180,9 @@ async def carriers_in(
 
     Raises CorruptLog or CutMeanwhile.
     """
-    found: dict[int, list[int]] = {}
+    carriers_of: dict[int, list[int]] = {}
     if source.begin <= 1:
-        return found
+        return carriers_of
     doing = "searching for messages from before the cut"
     with progress(doing, source.last) as update:
         found_in = source.records_with([b'"MessagesCarried"'], update)
@@ -177,10 +193,10 @@ async def carriers_in(
             for _, event in record.events():
                 if isinstance(event, MessagesCarried):
                     for old in {ref >> INDEX_BITS for ref in from_runs(event.refs)}:
-                        carriers = found.setdefault(old, [])
+                        carriers = carriers_of.setdefault(old, [])
                         if record.sequence not in carriers:
                             carriers.append(record.sequence)
-    return found
+    return carriers_of
 
 
 def _carriers(index: LogIndex) -> Sequence[int]:
@@ -192,4 +208,4 @@ def _first(held: _Held) -> Position:
 
 
 def _weight(held: list[_Held]) -> int:
-    return sum(one.messages for one in held) + 1
+    return sum(messages.messages for messages in held) + 1

@@ -25,12 +25,12 @@ _AT_ONCE = 64
 
 def fixed_prefix(topic_filter: str) -> str:
     """Return the prefix that is common to all topics that a filter with wildcards matches."""
-    found: list[str] = []
+    levels: list[str] = []
     for level in topic_filter.split("/"):
         if level in ("+", "#"):
             # "a/#" also matches "a", without the slash.
-            return "/".join(found) + ("/" if found and level == "+" else "")
-        found.append(level)
+            return "/".join(levels) + ("/" if levels and level == "+" else "")
+        levels.append(level)
     return topic_filter
 
 
@@ -67,8 +67,8 @@ class TopicRecords:
         """
         if self._dropped is None:
             self._dropped = self._naming(DROPPED)
-        found = {one for one in self._dropped if one <= last}
-        return found | self._index.referring_before(last)
+        records = {sequence for sequence in self._dropped if sequence <= last}
+        return records | self._index.referring_before(last)
 
     def concerning(self, last: int) -> set[int]:
         """Return the records up to ``last`` that may contain an event about a matching message.
@@ -81,7 +81,7 @@ class TopicRecords:
             end = self._index.last
             named = {*self.named}
             self._concerning = named | self._index.referring(named, end) | self._unindexed(end)
-        return {one for one in self._concerning if one <= last}
+        return {sequence for sequence in self._concerning if sequence <= last}
 
     async def narrow(
         self, source: LogSource, first: int, last: int, most: int | None = None
@@ -91,22 +91,22 @@ class TopicRecords:
         A record that refers to a named one may refer to messages of other topics only: the
         positions of the matching messages distinguish these records.
         """
-        named = [one for one in self.named if one <= last]
+        named = [number for number in self.named if number <= last]
         if most is not None and len(named) > most:
             self._exact = None
             return
         try:
             others = self.concerning(last).difference(named)
-            if not worth_reading(len(named), sum(first <= one for one in others)):
+            if not worth_reading(len(named), sum(first <= number for number in others)):
                 return
             messages: dict[int, set[int]] = {}
             for start in range(0, len(named), _AT_ONCE):
                 for record in await fetch_listed(source, named[start : start + _AT_ONCE]):
                     for at in self._matching(record):
                         messages.setdefault(at >> INDEX_BITS, set()).add(at & MAX_INDEX)
-            known = {sequence: frozenset(found) for sequence, found in messages.items()}
-            found = {*named, *self._index.referring_to(known, last)}
-            self._exact = last, found | self._unindexed(last)
+            entries = {sequence: frozenset(records) for sequence, records in messages.items()}
+            records = {*named, *self._index.referring_to(entries, last)}
+            self._exact = last, records | self._unindexed(last)
         except (BadIndex, CorruptLog, UnreadableEvent):
             self._exact = None  # reading the records reports the problem instead
 

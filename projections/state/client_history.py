@@ -6,13 +6,28 @@ clients with a session are stored with the projections; a start reads them there
 events of the log. The number of clients is limited to those with the latest changes.
 """
 
+import sys
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from eventstore.format.positions import Position
+from eventstore.display import escaped
+from eventstore.format.event_parsing import LogEvent
+from eventstore.format.events import (
+    LOG_SESSION,
+    NATS_SESSION,
+    Expired,
+    MessageDropped,
+    SessionClosed,
+    SessionExpired,
+    SessionOpened,
+    SubscriptionDenied,
+)
+from eventstore.format.positions import Position, count_runs, from_runs
 from eventstore.reasons import BROKER_ENDS
+from protocol.mqtt.shared_filters import SHARE
 
 MAX_CLIENTS: Final[int] = 20_000
 _MAX_CONNECTS = 16
@@ -42,75 +57,51 @@ class Unacknowledged(NamedTuple):
     connections: int
 
 
+@dataclass(slots=True, eq=False)
 class ClientHistory:
     """The history of one client."""
 
-    __slots__ = (
-        "_rates",
-        "_sample",
-        "closed_ms",
-        "connects",
-        "denied",
-        "denied_as",
-        "denied_count",
-        "denied_ms",
-        "dropped",
-        "dropped_at",
-        "earlier_hosts",
-        "failed_ms",
-        "host",
-        "last_close",
-        "opened_ms",
-        "saved",
-        "since_ms",
-        "taken_ms",
-        "takeovers",
-        "unacknowledged",
-        "unrecorded",
-        "user",
-    )
-
-    def __init__(self, since_ms: int = 0) -> None:
-        self.since_ms = since_ms
-        """Time from which events are counted, Unix time in milliseconds; 0: nothing was counted."""
-        self.connects = 0
-        self.opened_ms: tuple[int, ...] = ()
-        """Times of its recent connects, Unix time in milliseconds; they are not stored."""
-        self.failed_ms: tuple[int, ...] = ()
-        """Times of the last ends of its connections that it did not ask for and the broker did not
-        cause; they are not stored."""
-        self.host: str | None = None
-        """The address without port of its last connection; empty: a Unix socket; None: not known.
-        Addresses are not stored."""
-        self.user: str | None = None
-        """The user of its last connection; None: it had none, or the host is not known either."""
-        self.earlier_hosts: tuple[str, ...] = ()
-        """Other addresses of earlier connections, the latest last."""
-        self.takeovers = 0
-        """Number of connections that ended because the client connected again."""
-        self.taken_ms: tuple[int, ...] = ()
-        """Times of the last takeovers, oldest first."""
-        self.last_close = ""
-        """Reason for the end of its last connection; empty: none has ended."""
-        self.closed_ms = 0
-        self.dropped: Counter[str] | None = None
-        """Number of dropped messages to or from the client, by reason."""
-        self.dropped_at: dict[str, int] | None = None
-        """Time of the last drop, by reason."""
-        self.unrecorded: dict[str, int] | None = None
-        """Number of dropped messages that have no event of their own in the log, by reason."""
-        self.denied: dict[str, int] | None = None
-        """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
-        self.denied_as: tuple[str | None, tuple[str, ...]] | None = None
-        """Its user, if it has one, and the user's groups at the last denial; None: not known, or
-        the permission file did not decide. It is not stored."""
-        self.denied_count = self.denied_ms = 0
-        self.unacknowledged: Unacknowledged | None = None
-        """What its last connections left unacknowledged; None: nothing. It is not stored."""
-        self.saved: Position = 0
-        """Version stored in the projections; 0: none is stored."""
-        self._sample: tuple[int, int, int] | None = None
-        self._rates: tuple[float, float] | None = None
+    since_ms: int = 0
+    """Time from which events are counted, Unix time in milliseconds; 0: nothing was counted."""
+    connects: int = 0
+    opened_ms: tuple[int, ...] = ()
+    """Times of its recent connects, Unix time in milliseconds; they are not stored."""
+    failed_ms: tuple[int, ...] = ()
+    """Times of the last ends of its connections that it did not ask for and the broker did not
+    cause; they are not stored."""
+    host: str | None = None
+    """The address without port of its last connection; empty: a Unix socket; None: not known.
+    Addresses are not stored."""
+    user: str | None = None
+    """The user of its last connection; None: it had none, or the host is not known either."""
+    earlier_hosts: tuple[str, ...] = ()
+    """Other addresses of earlier connections, the latest last."""
+    takeovers: int = 0
+    """Number of connections that ended because the client connected again."""
+    taken_ms: tuple[int, ...] = ()
+    """Times of the last takeovers, oldest first."""
+    last_close: str = ""
+    """Reason for the end of its last connection; empty: none has ended."""
+    closed_ms: int = 0
+    dropped: Counter[str] | None = None
+    """Number of dropped messages to or from the client, by reason."""
+    dropped_at: dict[str, int] | None = None
+    """Time of the last drop, by reason."""
+    unrecorded: dict[str, int] | None = None
+    """Number of dropped messages that have no event of their own in the log, by reason."""
+    denied: dict[str, int] | None = None
+    """Number of denials by permission check: ``publish TOPIC``, ``subscribe FILTER``."""
+    denied_as: tuple[str | None, tuple[str, ...]] | None = None
+    """Its user, if it has one, and the user's groups at the last denial; None: not known, or
+    the permission file did not decide. It is not stored."""
+    denied_count: int = 0
+    denied_ms: int = 0
+    unacknowledged: Unacknowledged | None = None
+    """What its last connections left unacknowledged; None: nothing. It is not stored."""
+    saved: Position = 0
+    """Version stored in the projections; 0: none is stored."""
+    _sample: tuple[int, int, int] | None = None
+    _rates: tuple[float, float] | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -122,40 +113,33 @@ class ClientHistory:
         """Time of the last drop; 0: none is known."""
         return max(self.dropped_at.values()) if self.dropped_at else 0
 
-    def rates(self, now_ms: int, begun_ms: int, taken: int, sent: int) -> tuple[float, float]:
+    def rates(self, now_ms: int, begun_ms: int, received: int, sent: int) -> tuple[float, float]:
         """Return messages per second from and to the client, since the last call.
 
-        After a longer time, or on the first call: since its connection began. ``taken`` and
+        After a longer time, or on the first call: since its connection began. ``received`` and
         ``sent`` count its messages since then.
         """
-        last = self._sample
-        fresh = last is not None and last[0] > begun_ms and now_ms - last[0] <= _FRESH_MS
-        if fresh and last is not None and now_ms - last[0] < _MIN_MS and self._rates is not None:
+        mark = self._sample
+        fresh = mark is not None and mark[0] > begun_ms and now_ms - mark[0] <= _FRESH_MS
+        if fresh and mark is not None and now_ms - mark[0] < _MIN_MS and self._rates is not None:
             return self._rates
-        before = last if fresh and last is not None else (begun_ms, 0, 0)
+        before = mark if fresh and mark is not None else (begun_ms, 0, 0)
         seconds = max(now_ms - before[0], _MIN_MS) / 1000
-        self._rates = (taken - before[1]) / seconds, (sent - before[2]) / seconds
-        self._sample = now_ms, taken, sent
+        self._rates = (received - before[1]) / seconds, (sent - before[2]) / seconds
+        self._sample = now_ms, received, sent
         return self._rates
 
     def encode(self) -> bytes:
         """Return the stored form."""
-        found = {
-            "since_ms": self.since_ms,
-            "connects": self.connects,
-            "takeovers": self.takeovers,
-            "taken_ms": self.taken_ms,
-            "last_close": self.last_close,
-            "closed_ms": self.closed_ms,
-            "dropped": dict(self.dropped or ()),
-            "dropped_ms": self.dropped_ms,
-            "dropped_at": self.dropped_at,
-            "unrecorded": self.unrecorded,
-            "denied": self.denied,
-            "denied_count": self.denied_count,
-            "denied_ms": self.denied_ms,
-        }
-        return orjson.dumps({name: value for name, value in found.items() if value})
+        values = ((name, getattr(self, name)) for name in _STORED)
+        return orjson.dumps({name: value for name, value in values if value})
+
+
+_STORED: Final = (
+    "since_ms", "connects", "takeovers", "taken_ms", "last_close", "closed_ms", "dropped",
+    "dropped_ms", "dropped_at", "unrecorded", "denied", "denied_count", "denied_ms",
+)  # fmt: skip
+"""What is stored of a history, in this order."""
 
 
 def decode_history(body: bytes) -> ClientHistory:
@@ -164,26 +148,26 @@ def decode_history(body: bytes) -> ClientHistory:
     Raises ValueError, TypeError or AttributeError if it is invalid.
     """
     raw: dict[str, Any] = orjson.loads(body)
-    found = ClientHistory(int(raw.get("since_ms", 0)))
-    found.connects = int(raw.get("connects", 0))
-    found.takeovers = int(raw.get("takeovers", 0))
-    found.taken_ms = tuple(int(at) for at in raw.get("taken_ms", ()))
-    found.last_close = str(raw.get("last_close", ""))
-    found.closed_ms = int(raw.get("closed_ms", 0))
+    history = ClientHistory(int(raw.get("since_ms", 0)))
+    history.connects = int(raw.get("connects", 0))
+    history.takeovers = int(raw.get("takeovers", 0))
+    history.taken_ms = tuple(int(at) for at in raw.get("taken_ms", ()))
+    history.last_close = str(raw.get("last_close", ""))
+    history.closed_ms = int(raw.get("closed_ms", 0))
     dropped = raw.get("dropped")
     if dropped:
-        found.dropped = Counter({str(reason): int(count) for reason, count in dropped.items()})
-        last = int(raw.get("dropped_ms", 0))  # all that an older broker stored
-        times = raw.get("dropped_at") or dict.fromkeys(found.dropped, last)
-        found.dropped_at = {str(reason): int(at) for reason, at in times.items()}
+        history.dropped = Counter({str(reason): int(count) for reason, count in dropped.items()})
+        last_drop_ms = int(raw.get("dropped_ms", 0))  # all that an older broker stored
+        times = raw.get("dropped_at") or dict.fromkeys(history.dropped, last_drop_ms)
+        history.dropped_at = {str(reason): int(at) for reason, at in times.items()}
         unrecorded = raw.get("unrecorded") or {}
-        found.unrecorded = {str(reason): int(count) for reason, count in unrecorded.items()}
+        history.unrecorded = {str(reason): int(count) for reason, count in unrecorded.items()}
     denied = raw.get("denied")
     if denied:
-        found.denied = {str(what): int(count) for what, count in denied.items()}
-    found.denied_count = int(raw.get("denied_count", 0))
-    found.denied_ms = int(raw.get("denied_ms", 0))
-    return found
+        history.denied = {str(what): int(count) for what, count in denied.items()}
+    history.denied_count = int(raw.get("denied_count", 0))
+    history.denied_ms = int(raw.get("denied_ms", 0))
+    return history
 
 
 class ClientHistories:
@@ -224,9 +208,9 @@ class ClientHistories:
         if history is None:
             history = self._of[client] = ClientHistory(now_ms)
             if len(self._of) > MAX_CLIENTS:
-                oldest, gone = self._of.popitem(last=False)
+                oldest, dropped_history = self._of.popitem(last=False)
                 if self.dirty is not None:
-                    self.dirty.setdefault(oldest, gone.saved)
+                    self.dirty.setdefault(oldest, dropped_history.saved)
         else:
             self._of.move_to_end(client)
         if self.dirty is not None:
@@ -237,7 +221,7 @@ class ClientHistories:
         """Record that a client connected from an address; it is empty for a Unix socket."""
         history = self._changed(client, now_ms)
         if history.host is not None and history.host != host:
-            others = [one for one in history.hosts if one != host]
+            others = [other for other in history.hosts if other != host]
             history.earlier_hosts = tuple(others[1 - _MAX_HOSTS :])
         history.host, history.user = host, user
         history.connects += 1
@@ -313,3 +297,54 @@ class ClientHistories:
     def finish_loading(self) -> None:
         """Record that everything before the loaded histories has been read."""
         self._newer = {}
+
+
+# ---------------------------------------------------------------------- events that are read back
+
+
+LONGEST_DENIED: Final[int] = 200
+"""Characters of a denied topic or filter that a history, or a line about it, has."""
+_NOT_AUTHORIZED: Final = 0x87
+HISTORY_EVENTS: Final[frozenset[type]] = frozenset(
+    {Expired, MessageDropped, SessionClosed, SessionExpired, SessionOpened, SubscriptionDenied}
+)
+"""The types of events that concern the history of a client."""
+
+
+def add_to_history(histories: ClientHistories, event: LogEvent, at: Position, ms: int) -> None:
+    """Add an event at a position, of ``ms`` (Unix time), unless the loaded history counts it.
+
+    The event is read back from the log. The counts are the same as those that the broker keeps when
+    it decides it. Facts that no event records are missing, such as refused publications at QoS 0
+    that are not retained, and the user of a denial; a will that was denied counts as a publication.
+    """
+    client: str = event.session  # type: ignore[union-attr,assignment]  # these types have one
+    if histories.counts(client, at):
+        return
+    if isinstance(event, SessionOpened):
+        if not _is_internal(client):
+            unix = event.address.startswith("unix:")
+            host = "" if unix else event.address.rpartition(":")[0]
+            histories.opened(client, ms, sys.intern(host))
+    elif isinstance(event, SessionClosed):
+        if not _is_internal(client):
+            histories.closed(client, event.reason, ms)
+    elif isinstance(event, SessionExpired):
+        histories.session_ended(client)
+    elif isinstance(event, MessageDropped):
+        histories.dropped(client, event.reason, event.count, ms)
+        if event.reason == "not_permitted" and event.topics and not event.filter:
+            topic = escaped(event.topics[0], LONGEST_DENIED)
+            histories.denied(client, "publish", topic, event.count, ms, None)
+    elif isinstance(event, Expired):
+        histories.dropped(client, "expired", count_runs(event.refs), ms)
+    elif isinstance(event, SubscriptionDenied):
+        for topic_filter, reason in zip(event.filters, from_runs(event.reasons), strict=False):
+            if reason == _NOT_AUTHORIZED:
+                asked = escaped(topic_filter, LONGEST_DENIED)
+                histories.denied(client, "subscribe", asked, 1, ms, None)
+
+
+def _is_internal(client: str) -> bool:
+    """Return whether a session belongs to no client: the broker itself opens and closes it."""
+    return client == NATS_SESSION or client.startswith((LOG_SESSION, SHARE))

@@ -105,8 +105,8 @@ class Destinations(dict[str, DestinationState]):
 
     def marks(self) -> list[list[Any]]:
         """Return the destinations for the mark of the projections."""
-        taken = [["", *astuple(each)[:5]] for each in self.taken.values()]
-        return [[name, *astuple(state)] for name, state in self.items()] + taken
+        origins = [["", *astuple(each)[:5]] for each in self.taken.values()]
+        return [[name, *astuple(state)] for name, state in self.items()] + origins
 
     def load(self, marks: Iterable[Sequence[Any]]) -> None:
         """Replace the destinations by those of a mark. Raises TypeError if they do not fit."""
@@ -141,10 +141,10 @@ class Destinations(dict[str, DestinationState]):
 
 
 def _opened(known_states: Destinations, event: DestinationOpened, at: Position) -> None:
-    known = known_states.get(event.to)
-    if known is not None and event.run == known.run:
+    state = known_states.get(event.to)
+    if state is not None and event.run == state.run:
         return  # repeated by a checkpoint
-    before = known if known is not None and not event.run else None
+    before = state if state is not None and not event.run else None
     known_states[event.to] = DestinationState(
         *(event.kind, event.run or at, event.after, event.filters, event.digest, event.by),
         event.after,
@@ -161,19 +161,19 @@ def _forwarded(known_states: Destinations, event: Forwarded, _at: Position) -> N
         state.through = event.through
         state.received, state.number = event.received, event.number
         if event.refs:
-            done = frozenset(from_runs(event.refs))
-            left = [ref for ref in state.retry if ref not in done]
-            state.refused = max(0, state.refused - (len(state.retry) - len(left)))
-            state.retry = left
+            stored = frozenset(from_runs(event.refs))
+            remaining = [ref for ref in state.retry if ref not in stored]
+            state.refused = max(0, state.refused - (len(state.retry) - len(remaining)))
+            state.retry = remaining
 
 
 def _refused(known_states: Destinations, event: ForwardRefused, _at: Position) -> None:
     state = known_states.get(event.to)
     if state is not None:
         refused = frozenset(from_runs(event.refs))
-        left = [ref for ref in state.retry if ref not in refused]
-        state.refused += entries(event) - (len(state.retry) - len(left))  # others are not new
-        state.retry = left
+        remaining = [ref for ref in state.retry if ref not in refused]
+        state.refused += entries(event) - (len(state.retry) - len(remaining))  # others are not new
+        state.retry = remaining
 
 
 def _lost(known_states: Destinations, event: ForwardLost, _at: Position) -> None:
@@ -186,11 +186,11 @@ def _lost(known_states: Destinations, event: ForwardLost, _at: Position) -> None
 
 
 def _taken(known_states: Destinations, event: OriginTaken, _at: Position) -> None:
-    taken = known_states.taken
-    taken.pop(event.client, None)
-    taken[event.client] = replace(event, refs=[], origins=[])
-    if len(taken) > _MOST_TAKEN:
-        del taken[next(iter(taken))]
+    origins = known_states.taken
+    origins.pop(event.client, None)
+    origins[event.client] = replace(event, refs=[], origins=[])
+    if len(origins) > _MOST_TAKEN:
+        del origins[next(iter(origins))]
 
 
 def _closed(known_states: Destinations, event: DestinationClosed, _at: Position) -> None:

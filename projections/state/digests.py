@@ -4,17 +4,21 @@ Two states are the same when the texts of their snapshots are the same. A digest
 digits.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from eventstore.format.sealing import SealedBytes, filler, first_sealed
-from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 from projections.state.session_table import text_of
 from projections.state.snapshot import encode_session
+
+if TYPE_CHECKING:
+    from projections.state.node_state import NodeState
 
 _DIGITS = 16
 NO_DIGEST = "0" * _DIGITS
@@ -26,11 +30,11 @@ def digest(texts: Iterable[bytes], pending: Iterable[RetainedMessage] = ()) -> s
 
     ``pending`` are the retained messages that it sent at QoS 2 and has not released.
     """
-    found = hashlib.sha256(b"\n".join(texts))
-    for message in sorted(pending, key=lambda one: one.ref):
-        found.update(b"\n" + message.topic.encode())
-        found.update(retained_digest(message).encode())
-    return found.hexdigest()[:_DIGITS]
+    hashed = hashlib.sha256(b"\n".join(texts))
+    for message in sorted(pending, key=lambda message_of: message_of.ref):
+        hashed.update(b"\n" + message.topic.encode())
+        hashed.update(retained_digest(message).encode())
+    return hashed.hexdigest()[:_DIGITS]
 
 
 def retained_digest(message: RetainedMessage) -> str:
@@ -78,3 +82,8 @@ def pending_of(node: NodeState, name: str) -> list[Any]:
     """Return number and digest of a session's unreleased retained QoS 2 messages."""
     pending = node.retained.pending(name)
     return [len(pending), digest((), pending)]
+
+
+def digest_number(text: str) -> int:
+    """Return a hexadecimal digest as a number, which takes less memory."""
+    return int(text, 16)

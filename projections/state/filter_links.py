@@ -49,18 +49,18 @@ def linked(state: SessionState, topic_filter: str) -> AbstractSet[str]:
 
 def _groups(state: SessionState) -> dict[str, set[str]]:
     filters = state.subscriptions
-    reaching = [one for one in filters if not _is_plain(one) and not one.startswith(SHARE)]
+    reaching = [name for name in filters if not _is_plain(name) and not name.startswith(SHARE)]
     many = len(filters) > _FEW and len(reaching) * len(filters) > _FEW * _FEW
     if state.all_linked or many:
-        all_of_them = {one for one in filters if not one.startswith(SHARE)}
-        return {one: {one} if one.startswith(SHARE) else all_of_them for one in filters}
-    groups = {one: {one} for one in filters}
-    for one in reaching:
+        all_of_them = {name for name in filters if not name.startswith(SHARE)}
+        return {name: {name} if name.startswith(SHARE) else all_of_them for name in filters}
+    groups = {name: {name} for name in filters}
+    for name in reaching:
         for other in filters:
             if other.startswith(SHARE):
                 continue
-            mine, theirs = groups[one], groups[other]
-            if mine is not theirs and _overlap(one, other):
+            mine, theirs = groups[name], groups[other]
+            if mine is not theirs and _overlap(name, other):
                 small, large = sorted((mine, theirs), key=len)
                 large |= small
                 groups.update(dict.fromkeys(small, large))
@@ -71,5 +71,5 @@ def _is_plain(topic_filter: str) -> bool:
     return len(topic_filter) <= _SHORT and "+" not in topic_filter and "#" not in topic_filter
 
 
-def _overlap(one: str, other: str) -> bool:
-    return len(one) > _SHORT or len(other) > _SHORT or filters_overlap(one, other)
+def _overlap(name: str, other: str) -> bool:
+    return len(name) > _SHORT or len(other) > _SHORT or filters_overlap(name, other)

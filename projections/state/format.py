@@ -73,13 +73,11 @@ def key_of(kind: int, name: str, part: int = 0) -> str:
     """Return the key of a session, topic or client; those of a kind have the same length."""
     short = hashlib.sha256(name.encode()).digest()[:20]
     token = urlsafe_b64encode(short).rstrip(b"=").decode()
-    if kind == RETAINED:
-        return f"retained.{token}"
-    if kind == HISTORY:
-        return f"client.{token}"
-    if kind == KEY:
-        return f"key.{token}"
-    return f"session.{token}.{part}" if part else f"session.{token}"
+    key = f"{_NAMESPACES.get(kind, 'session')}.{token}"
+    return f"{key}.{part}" if part else key
+
+
+_NAMESPACES: Final = {RETAINED: "retained", HISTORY: "client", KEY: "key"}
 
 
 def version_tag(key: str, version: Position) -> int:
@@ -227,28 +225,17 @@ class ProjectionMark:
     """Sessions whose state may depend on lost records; too many are ``""``, which is all."""
 
     def body(self) -> bytes:
-        """Return the body of the mark's entry.
+        """Return the body of the mark's entry."""
+        values = {column.name: getattr(self, column.name) for column in fields(self)}
+        values["doubts"] = [tuple(doubt) for doubt in self.doubts]
+        if sum(map(len, self.doubtful)) > _DOUBTFUL_LENGTH:
+            values["doubtful"] = [""]
+        kept = {name: value for name, value in values.items() if value or name not in _LATER}
+        return orjson.dumps(kept)
 
-        Earlier versions have no epoch, no other logs, no doubts, no destinations, no keys and no
-        doubtful sessions.
-        """
-        found = {one.name: getattr(self, one.name) for one in fields(self)}
-        if not self.epoch:
-            del found["epoch"]
-        if not self.followed:
-            del found["followed"]
-        found["doubts"] = [tuple(one) for one in self.doubts]
-        if not self.doubts:
-            del found["doubts"]
-        if not self.destinations:
-            del found["destinations"]
-        if not self.keys:
-            del found["keys"]
-        if not self.doubtful:
-            del found["doubtful"]
-        elif sum(map(len, self.doubtful)) > _DOUBTFUL_LENGTH:
-            found["doubtful"] = [""]
-        return orjson.dumps(found)
+
+_LATER: Final = frozenset({"epoch", "followed", "doubts", "destinations", "keys", "doubtful"})
+"""Fields that earlier versions do not have: left out while they are empty."""
 
 
 def mark_of(entry: StoredEntry) -> ProjectionMark:
@@ -256,8 +243,8 @@ def mark_of(entry: StoredEntry) -> ProjectionMark:
     try:
         raw: dict[str, Any] = orjson.loads(entry.body)
         cut, archived = raw.pop("cut"), raw.pop("archived", None)
-        raw["checkpoints"] = [tuple(one) for one in raw["checkpoints"]]
-        raw["followed"] = [tuple(one) for one in raw.get("followed", ())]
+        raw["checkpoints"] = [tuple(values) for values in raw["checkpoints"]]
+        raw["followed"] = [tuple(values) for values in raw.get("followed", ())]
         raw["doubts"] = doubts_of(raw.get("doubts", ()))
         return ProjectionMark(
             **raw,

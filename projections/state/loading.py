@@ -132,9 +132,9 @@ class ProjectionLoader:
 
     def _large_session(self, name: str, entries: list[StoredEntry]) -> None:
         first = entries[0]
-        if any(one.version != first.version for one in entries) or len(entries) != first.parts:
+        if any(entry.version != first.version for entry in entries) or len(entries) != first.parts:
             raise BadProjection("the projections contain an incomplete session")
-        self._live(_decoded(name, [_json(one) for one in entries]), first.version)
+        self._live(_decoded(name, [_json(entry) for entry in entries]), first.version)
 
 
 def _json(entry: StoredEntry) -> dict[str, Any]:

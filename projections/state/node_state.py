@@ -4,7 +4,7 @@ A log that was cut begins with a checkpoint, which repeats the whole state. Unti
 is *partial*: a session is known from its snapshot, or from its beginning, on.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -60,11 +60,15 @@ from eventstore.format.turn_events import (
     TurnReleased,
 )
 from eventstore.format.turn_expansion import expanded
-from projections.log_proof import UNSURE_SESSION, UNSURE_STATE, LogProof, doubts_of, is_continued
+from projections.log_proof import UNSURE_SESSION, UNSURE_STATE, LogProof, is_continued
 from projections.state import turn_fold
-from projections.state.client_history import ClientHistories
+from projections.state.client_history import (
+    HISTORY_EVENTS,
+    ClientHistories,
+    add_to_history,
+)
 from projections.state.destinations import Destinations
-from projections.state.history_fold import HISTORY_EVENTS, add_to_history
+from projections.state.format import ProjectionMark
 from projections.state.retained import RetainedIndex
 from projections.state.session import EVOLVE, SessionState, settle
 from projections.state.session_table import SessionTable
@@ -351,7 +355,9 @@ class NodeState:
         """Drop everything that is only needed for records that were cut off."""
         self.begin = first
         self.cuts = self.cuts[-1:]
-        self.checkpoints = [one for one in self.checkpoints if one.begun >> INDEX_BITS >= first]
+        self.checkpoints = [
+            point for point in self.checkpoints if point.begun >> INDEX_BITS >= first
+        ]
         kept = {old: [new for new in held if new >= first] for old, held in self.carried.items()}
         self.carried = {old: new for old, new in kept.items() if new}
 
@@ -360,33 +366,22 @@ class NodeState:
         self.begin = begin
         self.partial = begin > 1
 
-    def take_marks(
-        self,
-        checkpoints: Iterable[tuple[int, Position, int]],
-        cut: LogCut | None,
-        archived: tuple[Position, LogArchived] | None,
-        bridged: Position | None,
-        epoch: int = 0,
-        followed: Iterable[tuple[str, Position, str]] = (),
-        doubts: Iterable[Sequence[Any]] = (),
-        destinations: Iterable[Sequence[Any]] = (),
-        keys: Sequence[Any] = (),
-        doubtful: Iterable[str] = (),
-    ) -> None:
-        """Adopt the state in the projections' mark: see ``projections.state.format``."""
-        self.destinations.load(destinations)
-        if bridged:
-            self.destinations.bridged(bridged)
-        self.keys.load_mark(keys)
-        self.epoch = epoch
-        self.followed = {name: FollowedLog(through, link) for name, through, link in followed}
-        self.checkpoints = [Checkpoint(*one) for one in checkpoints]
+    def take_mark(self, mark: ProjectionMark) -> None:
+        """Adopt the state in the projections' mark."""
+        self.destinations.load(mark.destinations)
+        if mark.bridged:
+            self.destinations.bridged(mark.bridged)
+        self.keys.load_mark(mark.keys)
+        self.epoch = mark.epoch
+        self.followed = {name: FollowedLog(through, link) for name, through, link in mark.followed}
+        self.checkpoints = [Checkpoint(*values) for values in mark.checkpoints]
         if self.checkpoints:
             self.checkpoint = self.checkpoints[-1].number
-        self.cuts = [] if cut is None else [cut]
-        self.proof.doubts = doubts_of(doubts)
-        self.doubtful = dict.fromkeys(doubtful)
+        self.cuts = [] if mark.cut is None else [mark.cut]
+        self.proof.doubts = [*mark.doubts]
+        self.doubtful = dict.fromkeys(mark.doubtful)
         self.proof.cut(self.begin)
+        archived = mark.archived
         if archived is not None and archived[0] >> INDEX_BITS >= self.begin:
             self.archived = Archived(*archived)
 
@@ -425,8 +420,8 @@ class NodeState:
                 for name in [name for name in self.sessions.names() if name not in self._repeated]:
                     self.sessions.discard(name)
                     self.retained.other(SessionExpired(name, "lost"))
-                gone = self.retained.before(begun.begun)
-                self.retained.cleared([message.topic for message in gone])
+                messages = self.retained.before(begun.begun)
+                self.retained.cleared([message.topic for message in messages])
                 self._be_sure()
                 self.doubtful = {}
                 self.proof.settle()
@@ -474,11 +469,11 @@ class NodeState:
             return
         end, salvaged, time_ms = event.end, event.salvaged, ms + self.jumped_ms
         self._salvages = [
-            one
-            for one in self._salvages
-            if one.until > end and not is_continued(one.until, one.known, end, salvaged, time_ms)
+            hole
+            for hole in self._salvages
+            if hole.until > end and not is_continued(hole.until, hole.known, end, salvaged, time_ms)
         ]
-        self.salvaged = max((one.until for one in self._salvages), default=end)
+        self.salvaged = max((hole.until for hole in self._salvages), default=end)
         if not self._salvages:
             self._be_sure()
         elif self._unsure:
@@ -521,26 +516,9 @@ class NodeState:
 
     # Events shared by several sessions.
 
-    def _turn_published(
-        self, event: TurnPublished, at: Position, _ms: int, _: Sequence[bytes]
-    ) -> None:
-        turn_fold.published(self._states(event), event, at)
-
-    def _turn_delivered(
-        self, event: TurnDelivered, _at: Position, ms: int, _: Sequence[bytes]
-    ) -> None:
-        turn_fold.delivered(self._states(event), event, ms)
-
-    def _turn_acked(self, event: TurnAcked, _at: Position, ms: int, _: Sequence[bytes]) -> None:
-        turn_fold.acked(self._states(event), event, ms)
-
-    def _turn_released(
-        self, event: TurnReleased, _at: Position, _ms: int, _: Sequence[bytes]
-    ) -> None:
-        turn_fold.released(self._states(event), event)
-
-    def _states(self, event: TurnEvent) -> list[SessionState]:
-        return turn_fold.states_of(self.sessions, event.sessions, self.dirty)
+    def _turn(self, event: TurnEvent, at: Position, ms: int, _: Sequence[bytes]) -> None:
+        states = turn_fold.states_of(self.sessions, event.sessions, self.dirty)
+        turn_fold.FOLDS[type(event)](states, event, at, ms)
 
     def _nothing(self, _event: LogEvent, _at: Position, _ms: int, _: Sequence[bytes]) -> None:
         """Change nothing."""
@@ -578,9 +556,9 @@ _OF_THE_NODE: Final[
     RetainedSnapshot: NodeState._retained_snapshot,
     SessionSnapshot: NodeState._session_snapshot,
     TopicsKeyed: NodeState._keys,
-    TurnAcked: NodeState._turn_acked,
-    TurnDelivered: NodeState._turn_delivered,
-    TurnPublished: NodeState._turn_published,
-    TurnReleased: NodeState._turn_released,
+    TurnAcked: NodeState._turn,
+    TurnDelivered: NodeState._turn,
+    TurnPublished: NodeState._turn,
+    TurnReleased: NodeState._turn,
     WebAccessed: NodeState._nothing,
 }

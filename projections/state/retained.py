@@ -88,16 +88,16 @@ class ExpiryQueue:
 
     def due(self, now: int, most: int) -> list[str]:
         """Return up to ``most`` names that have expired, in order of expiry; they stay."""
-        found: list[str] = []
+        names: list[str] = []
         seen: list[int] = []
-        while len(found) < most and 0 < self.first() <= now:
+        while len(names) < most and 0 < self.first() <= now:
             time = heappop(self._times)
             if seen[-1:] != [time]:
                 seen.append(time)
-                found += islice(self._names[time], most - len(found))
+                names += islice(self._names[time], most - len(names))
         for time in seen:
             heappush(self._times, time)
-        return found
+        return names
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -164,11 +164,11 @@ class RetainedIndex:
 
     def newest(self, topic_filter: str) -> Iterator[RetainedMessage]:
         """Yield what a new subscriber gets; otherwise like :meth:`matching`."""
-        found = self.matching(topic_filter)
+        messages = self.matching(topic_filter)
         if not self.unrecorded:
-            return found
+            return messages
         unrecorded = self.unrecorded
-        return (unrecorded.get(message.topic) or message for message in found)
+        return (unrecorded.get(message.topic) or message for message in messages)
 
     def before(self, position: Position) -> list[RetainedMessage]:
         """Return the retained messages before a position."""
@@ -232,8 +232,8 @@ class RetainedIndex:
     def keep_pending(self, session: str, refs: Iterable[Position]) -> None:
         """Discard all unreleased messages of a session but those at some positions."""
         pending, kept = self._pending.pop(session, {}), {*refs}
-        if left := {ref: message for ref, message in pending.items() if ref in kept}:
-            self._pending[session] = left
+        if remaining := {ref: message for ref, message in pending.items() if ref in kept}:
+            self._pending[session] = remaining
 
     def session_ended(self, event: SessionClosed) -> None:
         """Discard the unreleased messages of a clean session that ended."""

@@ -213,12 +213,12 @@ class SessionState:
 
     def subscription(self, topic_filter: str) -> SubscriptionState:
         """Return the subscription with this filter; an inactive one when there is none."""
-        found = self.subscriptions.get(topic_filter)
-        if found is None:
-            found = SubscriptionState(topic_filter, 0, active=False)
-            self.subscriptions[topic_filter] = found
+        held = self.subscriptions.get(topic_filter)
+        if held is None:
+            held = SubscriptionState(topic_filter, 0, active=False)
+            self.subscriptions[topic_filter] = held
             self.links = None
-        return found
+        return held
 
     def own_releasing(self) -> dict[int, InFlight]:
         """Return ``releasing``, to which entries may be added."""
@@ -289,12 +289,8 @@ def _closed(state: SessionState, event: SessionClosed, _at: Position, ms: int) -
         _reset(state)
 
 
-def _taken_over(_state: SessionState, _event: SessionTakenOver, _at: Position, _ms: int) -> None:
-    """Change nothing: the SessionOpened that follows contains the state."""
-
-
-def _denied(_state: SessionState, _event: SubscriptionDenied, _at: Position, _ms: int) -> None:
-    """Change nothing."""
+def _nothing(_state: SessionState, _event: Event, _at: Position, _ms: int) -> None:
+    """Change nothing: what a takeover changes is in the SessionOpened that follows."""
 
 
 def _subscribed(state: SessionState, event: Subscribed, _at: Position, _ms: int) -> None:
@@ -445,13 +441,13 @@ def _lost(state: SessionState, event: MessageDropped) -> None:
             del state.inbound[pid]
         return
     if event.queued >= 0 and held.queue is not None:
-        gone = held.queue.remove(refs, expiring=False)
-        _left_queue(state, held, gone, event.queued)
+        count = held.queue.remove(refs, expiring=False)
+        _left_queue(state, held, count, event.queued)
     sent = state.inflight.items()
     complete(
         state,
         state.inflight,
-        [pid for pid, one in sent if one.subscription is held and one.ref in refs],
+        [pid for pid, delivery in sent if delivery.subscription is held and delivery.ref in refs],
     )
     _forget_if_done(state, held)
 
@@ -483,10 +479,10 @@ def _bring_forward(state: SessionState, event: Delivered | Assigned | MessageDro
     name = event.session.split("/", 2)[-1] if isinstance(event, Assigned) else event.filter
     held = state.subscription(name)
     queue = held.queue if held.queue is not None else WaitingQueue()
-    known = queue.remove(refs, expiring=False)
+    count = queue.remove(refs, expiring=False)
     held.queue = WaitingQueue()
     held.queue.extend(event.refs, 1)
-    state.queued += len(refs) - known
+    state.queued += len(refs) - count
     if queue:
         held.queue.append(queue)
         _have_bytes(state, held, event.queued)
@@ -505,8 +501,8 @@ def _have_bytes(state: SessionState, held: SubscriptionState, size: int) -> None
 
 def _expired(state: SessionState, event: Expired, _at: Position, _ms: int) -> None:
     held = state.subscription(event.filter)
-    gone = held.queue.remove(from_runs(event.refs)) if held.queue is not None else 0
-    _left_queue(state, held, gone, event.size)
+    count = held.queue.remove(from_runs(event.refs)) if held.queue is not None else 0
+    _left_queue(state, held, count, event.size)
     _forget_if_done(state, held)
 
 
@@ -563,10 +559,10 @@ def _will_gone(
 
 EVOLVE: dict[type, Callable[[SessionState, Any, Position, int], None]] = {
     SessionOpened: _opened,
-    SessionTakenOver: _taken_over,
+    SessionTakenOver: _nothing,
     SessionClosed: _closed,
     Subscribed: _subscribed,
-    SubscriptionDenied: _denied,
+    SubscriptionDenied: _nothing,
     Unsubscribed: _unsubscribed,
     ReplayOpened: _replay_opened,
     ReplayReached: _replay_reached,

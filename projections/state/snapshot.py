@@ -93,7 +93,7 @@ def _plain(state: SessionState) -> Part:
 
 def _add_subscriptions(parts: list[Part], size: int, state: SessionState) -> int:
     """Add the subscriptions, possibly thousands; return the size of the last part."""
-    some: list[list[Any]] = []
+    elements: list[list[Any]] = []
     for held in state.subscriptions.values():
         element: list[Any] = [held.filter, held.qos]
         if held.options or held.identifier:
@@ -102,14 +102,14 @@ def _add_subscriptions(parts: list[Part], size: int, state: SessionState) -> int
             element.append(False)
         weight = _TEXT_FACTOR * len(held.filter) + 32
         if size + weight > PART_BYTES and size:
-            if some:
-                parts[-1]["subscriptions"], some = some, []
+            if elements:
+                parts[-1]["subscriptions"], elements = elements, []
             parts.append({})
             size = 0
         size += weight
-        some.append(element)
-    if some:
-        parts[-1]["subscriptions"] = some
+        elements.append(element)
+    if elements:
+        parts[-1]["subscriptions"] = elements
     return size
 
 
@@ -137,14 +137,14 @@ def _elements(state: SessionState) -> Iterator[tuple[str, Any, int]]:
                 sent[0].flags,
                 sent[0].sent_ms,
                 to_runs(pids),
-                to_runs([one.ref for one in sent]),
+                to_runs([delivery.ref for delivery in sent]),
             ]
             yield name, element, _ENTRY_BYTES * len(pids)
     received = list(state.inbound.items())
     for at in range(0, len(received), _ENTRIES_AT_ONCE):
-        some = received[at : at + _ENTRIES_AT_ONCE]
-        element = [to_runs([pid for pid, _ in some]), to_runs([ref for _, ref in some])]
-        yield "inbound", element, _ENTRY_BYTES * len(some)
+        entries = received[at : at + _ENTRIES_AT_ONCE]
+        element = [to_runs([pid for pid, _ in entries]), to_runs([ref for _, ref in entries])]
+        yield "inbound", element, _ENTRY_BYTES * len(entries)
 
 
 def _replay_element(number: int, topic_filter: str, replay: ReplayState) -> tuple[list[Any], int]:
@@ -165,15 +165,15 @@ def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFligh
     """Yield runs of adjacent deliveries that differ only in packet identifier and position."""
     pids: list[int] = []
     sent: list[InFlight] = []
-    for pid, one in table.items():
+    for pid, entry in table.items():
         if sent:
-            last = sent[-1]
-            same = last.subscription is one.subscription and last.flags == one.flags
-            if not same or last.sent_ms != one.sent_ms or len(pids) >= _ENTRIES_AT_ONCE:
+            before = sent[-1]
+            same = before.subscription is entry.subscription and before.flags == entry.flags
+            if not same or before.sent_ms != entry.sent_ms or len(pids) >= _ENTRIES_AT_ONCE:
                 yield pids, sent
                 pids, sent = [], []
         pids.append(pid)
-        sent.append(one)
+        sent.append(entry)
     if pids:
         yield pids, sent
 
@@ -191,13 +191,13 @@ def decode_session(session: str, parts: Iterable[Part]) -> SessionState:
         if (will := part.get("will")) is not None:
             state.will = Will(*will)
         for element in part.get("subscriptions", ()):
-            one = SubscriptionState(element[0], element[1], *element[2:])
-            state.subscriptions[one.filter] = one
-            held.append(one)
+            subscription = SubscriptionState(element[0], element[1], *element[2:])
+            state.subscriptions[subscription.filter] = subscription
+            held.append(subscription)
         for index, replay in part.get("replays", ()):
             name = held[index].filter
-            known = {"topic_filter": replayed_filter(name), "start": {}, **replay}
-            held[index].replay = ReplayState(**known)
+            values = {"topic_filter": replayed_filter(name), "start": {}, **replay}
+            held[index].replay = ReplayState(**values)
             state.own_replays()[name] = held[index]
         for index, size, runs in part.get("queues", ()):
             _decode_queue(state, held[index], size, runs)
@@ -273,12 +273,12 @@ def expand_runs(runs: Iterable[Run], before: Position) -> Iterator[Position]:
 
 def oldest_reference(state: SessionState) -> Position | None:
     """Return the lowest of these positions, None when there is none."""
-    found = [sent.ref for sent in state.inflight.values()]
-    found += state.inbound.values()
+    refs = [sent.ref for sent in state.inflight.values()]
+    refs += state.inbound.values()
     if state.will is not None:
-        found.append(state.will.ref)
+        refs.append(state.will.ref)
     for held in state.waiting.values():
         oldest = held.queue.oldest() if held.queue is not None else None
         if oldest is not None:
-            found.append(oldest)
-    return min(found, default=None)
+            refs.append(oldest)
+    return min(refs, default=None)

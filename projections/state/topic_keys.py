@@ -116,9 +116,9 @@ class TopicKeys:
     def _add(self, topic: str, key: TopicKey, at: Position) -> None:
         """Add a key, or change the period of one; the state may be newer than the event."""
         others = [other for other in self.of(topic) if other.number != key.number]
-        known = [other for other in self.of(topic) if other.number == key.number]
-        if known:
-            key = key._replace(since=known[0].since, begins_ms=known[0].begins_ms)
+        earlier = [other for other in self.of(topic) if other.number == key.number]
+        if earlier:
+            key = key._replace(since=earlier[0].since, begins_ms=earlier[0].begins_ms)
         self._set(topic, tuple(sorted([*others, key], key=_end)), at)
         self.last = max(self.last, key.number)
 
@@ -152,15 +152,15 @@ class TopicKeys:
         part: list[tuple[str, TopicKey]] = []
         size = 0
         for topic in [*self.by_topic]:
-            done: set[int] = set()
-            while left := [key for key in self.of(topic) if key.number not in done]:
+            repeated: set[int] = set()
+            while remaining := [key for key in self.of(topic) if key.number not in repeated]:
                 if size > _AT_ONCE:
                     yield self._repeated(part)
                     part, size = [], 0
                     continue
-                part.append((topic, left[0]))
+                part.append((topic, remaining[0]))
                 size += len(topic) + _ENTRY
-                done.add(left[0].number)
+                repeated.add(remaining[0].number)
         yield self._repeated(part)
 
     def _repeated(self, part: Sequence[tuple[str, TopicKey]]) -> KeysSnapshot:
@@ -183,8 +183,8 @@ class TopicKeys:
 
     def load_mark(self, mark: Iterable[Any]) -> None:
         """Take what :meth:`mark` returned."""
-        for last, erasure, pending in [tuple(mark)] if mark else ():
-            self.last, self.erasure, self.pending = last, erasure, pending
+        for highest, erasure, pending in [tuple(mark)] if mark else ():
+            self.last, self.erasure, self.pending = highest, erasure, pending
 
     def load(self, topic: str, body: bytes, version: Position) -> None:
         """Load the keys of a topic from the projections; they may be newer than their mark."""

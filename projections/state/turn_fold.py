@@ -4,7 +4,8 @@ In a log that is read back, events of single sessions replace them; both folds y
 (``tests/projections/test_turn_fold.py``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from eventstore.format.positions import Position, from_runs
 from eventstore.format.turn_events import TurnAcked, TurnDelivered, TurnPublished, TurnReleased
@@ -20,18 +21,20 @@ def states_of(
 ) -> list[SessionState]:
     """Return the states of sessions; mark them as changed, with their saved version."""
     live = table.live
-    found: list[SessionState] = []
+    states: list[SessionState] = []
     for name in names:
         state = live.get(name) or table.get(name)
         if state is None:
             raise LookupError(f"there is no session {name!r}")
         if touched is not None and name not in touched:
             touched[name] = state.saved
-        found.append(state)
-    return found
+        states.append(state)
+    return states
 
 
-def published(states: Sequence[SessionState], event: TurnPublished, at: Position) -> None:
+def _published(
+    states: Sequence[SessionState], event: TurnPublished, at: Position, _ms: int
+) -> None:
     """Apply publications: QoS 2 messages wait for their PUBREL."""
     if event.qos == 2:
         by = indices(event.by, event.sessions, event.count)
@@ -39,7 +42,9 @@ def published(states: Sequence[SessionState], event: TurnPublished, at: Position
             states[index].own_inbound()[pid] = ref
 
 
-def delivered(states: Sequence[SessionState], event: TurnDelivered, time_ms: int) -> None:
+def _delivered(
+    states: Sequence[SessionState], event: TurnDelivered, _at: Position, time_ms: int
+) -> None:
     """Apply deliveries: PUBACK or PUBREC is awaited."""
     qos, pids = event.qos, event.pids
     held = [
@@ -48,13 +53,13 @@ def delivered(states: Sequence[SessionState], event: TurnDelivered, time_ms: int
     ]
     by = indices(event.by, event.sessions, len(pids))
     for index, pid, ref in zip(by, pids, from_runs(event.refs), strict=True):
-        state, one = states[index], held[index]
-        state.inflight[pid] = InFlight(ref, qos, one, time_ms)
+        state, subscription = states[index], held[index]
+        state.inflight[pid] = InFlight(ref, qos, subscription, time_ms)
         state.last_pid = pid
-        one.outstanding += 1
+        subscription.outstanding += 1
 
 
-def acked(states: Sequence[SessionState], event: TurnAcked, time_ms: int) -> None:
+def _acked(states: Sequence[SessionState], event: TurnAcked, _at: Position, time_ms: int) -> None:
     """Apply acknowledgements of one kind."""
     pids, kind = event.pids, event.kind
     by = indices(event.by, event.sessions, len(pids))
@@ -71,8 +76,17 @@ def acked(states: Sequence[SessionState], event: TurnAcked, time_ms: int) -> Non
         complete(state, state.inflight if of_acked else state.releasing, (pid,))
 
 
-def released(states: Sequence[SessionState], event: TurnReleased) -> None:
+def _released(states: Sequence[SessionState], event: TurnReleased, _at: Position, _ms: int) -> None:
     """Apply releases: the messages took effect."""
     by = indices(event.by, event.sessions, len(event.pids))
     for index, pid in zip(by, event.pids, strict=True):
         states[index].inbound.pop(pid, None)
+
+
+FOLDS: Final[Mapping[type, Callable[[list[SessionState], Any, Position, int], None]]] = {
+    TurnAcked: _acked,
+    TurnDelivered: _delivered,
+    TurnPublished: _published,
+    TurnReleased: _released,
+}
+"""Type of event -> its fold: states of its sessions, event, position, and time in milliseconds."""

@@ -92,26 +92,26 @@ class WaitingQueue:
         self, behind: int, refs: Iterable[Run], flags: int, expires: list[Run] | int = 0
     ) -> int:
         """Insert messages behind the first ``behind`` ones; return their number."""
-        rest = self.cut(behind)
+        tail = self.cut(behind)
         count = self.extend(refs, flags, expires)
-        self.append(rest)
+        self.append(tail)
         return count
 
     def cut(self, count: int) -> WaitingQueue:
         """Keep the first ``count`` messages; return a queue of the others."""
-        rest = WaitingQueue()
+        tail = WaitingQueue()
         while self._length > count:
-            last = self._runs[-1]
+            run = self._runs[-1]
             over = self._length - count
-            if last[1] > over:
-                last[1] -= over
-                taken = [last[0] + last[1] * last[2], over, last[2], last[3]]
+            if run[1] > over:
+                run[1] -= over
+                moved = [run[0] + run[1] * run[2], over, run[2], run[3]]
             else:
-                taken = self._runs.pop()
-            rest._runs.appendleft(taken)
-            rest._length += taken[1]
-            self._length -= taken[1]
-        return rest
+                moved = self._runs.pop()
+            tail._runs.appendleft(moved)
+            tail._length += moved[1]
+            self._length -= moved[1]
+        return tail
 
     def append(self, other: WaitingQueue) -> None:
         """Append the messages of another queue."""
@@ -143,15 +143,15 @@ class WaitingQueue:
         A message that is in the queue twice is removed as often as it is in ``refs``, its first
         copy first.
         """
-        wanted = Counter(refs)
+        counts = Counter(refs)
         before, runs = self._length, self._runs
         kept: list[list[int]] = []
-        while wanted and runs:
+        while counts and runs:
             run = runs.popleft()
-            gone = _found(run, wanted) if run[3] or not expiring else []
-            if gone:
-                self._length -= len(gone)
-                kept += _without(run, gone)
+            numbers = _found(run, counts) if run[3] or not expiring else []
+            if numbers:
+                self._length -= len(numbers)
+                kept += _without(run, numbers)
             else:
                 kept.append(run)
         runs.extendleft(reversed(kept))
@@ -164,13 +164,13 @@ class WaitingQueue:
 
         If given, ``most`` limits their number, and ``within`` the number of runs that are searched.
         """
-        found = (
+        positions = (
             (first + number * step) >> FLAG_BITS
             for first, count, step, expires in islice(self._runs, within)
             if 0 < expires <= now
             for number in range(count)
         )
-        return list(islice(found, most))
+        return list(islice(positions, most))
 
     def expiry(self) -> int:
         """Return the time of the first expiry, Unix time in seconds; 0: no message expires."""
@@ -178,12 +178,12 @@ class WaitingQueue:
 
     def expiries(self, count: int) -> list[int]:
         """Return the expiry of each of the first ``count`` messages; empty when none ever does."""
-        found: list[int] = []
+        expiries: list[int] = []
         for run in self._runs:
-            found += [run[3]] * min(run[1], count - len(found))
-            if len(found) >= count:
+            expiries += [run[3]] * min(run[1], count - len(expiries))
+            if len(expiries) >= count:
                 break
-        return found if any(found) else []
+        return expiries if any(expiries) else []
 
     def runs(self) -> list[Run]:
         """Return the messages as runs of packed values; an expiry is the run's last element."""
@@ -214,8 +214,8 @@ class WaitingQueue:
     def oldest(self) -> Position | None:
         """Return the lowest position in the queue, None when it is empty."""
         ends = (min(first, first + (count - 1) * step) for first, count, step, _ in self._runs)
-        found = min(ends, default=None)
-        return None if found is None else found >> FLAG_BITS
+        lowest = min(ends, default=None)
+        return None if lowest is None else lowest >> FLAG_BITS
 
 
 def _parts(run: Run) -> tuple[int, int, int, int]:
@@ -228,47 +228,47 @@ def _parts(run: Run) -> tuple[int, int, int, int]:
     return first, count, step, expires
 
 
-def _found(run: list[int], wanted: Counter[Position]) -> list[int]:
-    """Return the numbers of the wanted messages of a run, and remove them from ``wanted``."""
+def _found(run: list[int], counts: Counter[Position]) -> list[int]:
+    """Return the numbers of the wanted messages of a run, and remove them from ``counts``."""
     first, count, step, _ = run
     values = range(first, first + count * step, step) if count > 1 else (first,)
-    if len(wanted) < count:
+    if len(counts) < count:
         flags = first & _FLAGS
         numbers = sorted(
-            values.index(packed) for ref in wanted if (packed := ref << FLAG_BITS | flags) in values
+            values.index(packed) for ref in counts if (packed := ref << FLAG_BITS | flags) in values
         )
     else:
-        numbers = [at for at, packed in enumerate(values) if packed >> FLAG_BITS in wanted]
+        numbers = [at for at, packed in enumerate(values) if packed >> FLAG_BITS in counts]
     for number in numbers:
         ref = values[number] >> FLAG_BITS
-        wanted[ref] -= 1
-        if not wanted[ref]:
-            del wanted[ref]
+        counts[ref] -= 1
+        if not counts[ref]:
+            del counts[ref]
     return numbers
 
 
-def _without(run: list[int], gone: list[int]) -> Iterator[list[int]]:
+def _without(run: list[int], removed: list[int]) -> Iterator[list[int]]:
     """Yield the rest of a run without the messages with these ascending numbers."""
     first, count, step, expires = run
     start = 0
-    for stop in (*gone, count):
+    for stop in (*removed, count):
         if stop > start:
-            left = stop - start
-            yield [first + start * step, left, step if left > 1 else 0, expires]
+            count_left = stop - start
+            yield [first + start * step, count_left, step if count_left > 1 else 0, expires]
         start = stop + 1
 
 
-def _continued(last: list[int], first: int, count: int, step: int, expires: int) -> bool:
+def _continued(run: list[int], first: int, count: int, step: int, expires: int) -> bool:
     """Extend the last run by these values, if they continue it."""
-    if last[3] != expires:
+    if run[3] != expires:
         return False
-    if last[1] == 1:
-        between = first - last[0]
+    if run[1] == 1:
+        between = first - run[0]
         if (count > 1 and step != between) or not between or between & _FLAGS:
             return False
-        last[1], last[2] = 1 + count, between
+        run[1], run[2] = 1 + count, between
         return True
-    if first != last[0] + last[1] * last[2] or (count > 1 and step != last[2]):
+    if first != run[0] + run[1] * run[2] or (count > 1 and step != run[2]):
         return False
-    last[1] += count
+    run[1] += count
     return True

@@ -200,9 +200,9 @@ def session_diff(old: SessionFacts, new: SessionFacts, name: str = "") -> Iterat
         if earlier != later:
             yield f"~ replay {display.name(topic_filter)} {_read(earlier)} -> {_read(later)}"
     if old.in_flight != new.in_flight:
-        gone, come = len(old.in_flight - new.in_flight), len(new.in_flight - old.in_flight)
+        ended, come = len(old.in_flight - new.in_flight), len(new.in_flight - old.in_flight)
         end = "ended with the session" if new is NO_SESSION else "completed"
-        changes = (f"{come:,} sent" * bool(come), f"{gone:,} {end}" * bool(gone))
+        changes = (f"{come:,} sent" * bool(come), f"{ended:,} {end}" * bool(ended))
         yield (
             f"in flight {len(old.in_flight):,} -> {len(new.in_flight):,} messages "
             f"({', '.join(filter(None, changes))})"

@@ -43,7 +43,7 @@ class PublicationView:
 
 def publication_object(view: PublicationView, *, payload: bool = True) -> dict[str, Any]:
     """Return a message as an object of ``--json``; ``payload``: with its payload."""
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **({"log": view.log} if view.log else {}),
         "position": format_position(view.position),
         "at": display.iso(view.time_ms),
@@ -54,13 +54,13 @@ def publication_object(view: PublicationView, *, payload: bool = True) -> dict[s
         "size": view.size,
     }
     if view.will:
-        found["will"] = True
+        fields["will"] = True
     if view.expires:
-        found["expires_at"] = display.iso(expiry_ms(view.expires))
+        fields["expires_at"] = display.iso(expiry_ms(view.expires))
     properties = properties_object(readable_block(view.block))
     if properties:
-        found["properties"] = properties
-    return {**found, **display.payload_field(view.payload)} if payload else found
+        fields["properties"] = properties
+    return {**fields, **display.payload_field(view.payload)} if payload else fields
 
 
 def publication_line(view: PublicationView, *, payload: bool = True, log_width: int = 0) -> str:

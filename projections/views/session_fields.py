@@ -52,8 +52,8 @@ def _deliveries(name: str, table: Callable[[SessionState], dict[int, InFlight]])
     return SessionField(name, items, _show_sent, lambda state: len(table(state)))
 
 
-def _show_sent(one: tuple[int, Position, int, str, int], jumped_ms: int) -> str:
-    pid, ref, flags, topic_filter, sent_ms = one
+def _show_sent(delivery: tuple[int, Position, int, str, int], jumped_ms: int) -> str:
+    pid, ref, flags, topic_filter, sent_ms = delivery
     return (
         f"packet {pid}: message {format_position(ref)}, QoS {flags & QOS_MASK}, for "
         f"{display.name(topic_filter)}, sent {display.clock(sent_ms + jumped_ms)}"
@@ -68,8 +68,8 @@ def _queues(state: SessionState) -> list[Any]:
     ]
 
 
-def _show_queue(one: tuple[str, int, list[Any]], jumped_ms: int) -> str:
-    topic_filter, size, runs = one
+def _show_queue(item: tuple[str, int, list[Any]], jumped_ms: int) -> str:
+    topic_filter, size, runs = item
     queue = WaitingQueue(runs)
     expiry = queue.expiry()
     ends = f", the first expires {display.clock(expiry_ms(expiry) + jumped_ms)}"
@@ -80,15 +80,15 @@ def _show_queue(one: tuple[str, int, list[Any]], jumped_ms: int) -> str:
     )
 
 
-def _show_subscription(one: tuple[str, int, bool, int, int], _jumped_ms: int) -> str:
-    topic_filter, qos, active, options, identifier = one
+def _show_subscription(item: tuple[str, int, bool, int, int], _jumped_ms: int) -> str:
+    topic_filter, qos, active, options, identifier = item
     more = f", options 0x{options:02x}" if options else ""
     more += f", identifier {identifier}" if identifier else ""
     return f"{display.name(topic_filter)} QoS {qos}{more}" + ("" if active else " (unsubscribed)")
 
 
-def _show_inbound(one: tuple[int, Position], _jumped_ms: int) -> str:
-    return f"packet {one[0]}: message {format_position(one[1])}"
+def _show_inbound(message: tuple[int, Position], _jumped_ms: int) -> str:
+    return f"packet {message[0]}: message {format_position(message[1])}"
 
 
 def _show_closed(closed_ms: int, jumped_ms: int) -> str:
@@ -107,8 +107,8 @@ def _replays(state: SessionState) -> list[Any]:
     ]
 
 
-def _show_replay(one: tuple[str, dict[str, Any]], jumped_ms: int) -> str:
-    topic_filter, replay = one
+def _show_replay(item: tuple[str, dict[str, Any]], jumped_ms: int) -> str:
+    topic_filter, replay = item
     counts = ", ".join(f"{name} {count:,}" for name, count in replay["left_out"].items())
     return (
         f"{display.name(topic_filter)}: {display.name(replay['topic_filter'])} through "

@@ -88,8 +88,8 @@ def _kind(view: SessionView, now_ms: int) -> str:
         return ", ".join(parts) + ": it ends with its connection"
     expires_ms = live.get("expires_ms")
     if expires_ms is not None:
-        left = display.duration(max(0, expires_ms - now_ms))
-        parts.append(f"expires {display.clock(expires_ms)} (in {left})")
+        remaining = display.duration(max(0, expires_ms - now_ms))
+        parts.append(f"expires {display.clock(expires_ms)} (in {remaining})")
     elif not view.connected and "expires_ms" in live:
         parts.append("does not expire")
     elif view.expiry is not None:

@@ -82,7 +82,7 @@ class TopicView:
 
 
 def _pause_object(pause: PauseView) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "from": display.iso(pause.start_ms),
         "to": display.iso(pause.end_ms),
         "length_ms": pause.length_ms,
@@ -91,7 +91,7 @@ def _pause_object(pause: PauseView) -> dict[str, Any]:
         "client_away_ms": pause.away_ms,
         "client_silent_ms": pause.silent_ms,
     }
-    return {**found, "close_reason": pause.close_reason} if pause.close_reason else found
+    return {**fields, "close_reason": pause.close_reason} if pause.close_reason else fields
 
 
 def _of_log(log: str) -> dict[str, Any]:

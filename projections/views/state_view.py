@@ -1,4 +1,4 @@
-"""Retained messages and the totals of a state, as typed rows and as text."""
+"""Retained messages, readers of a topic and totals of a state, as typed rows and as text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from eventstore.format.positions import Position, format_position
 from eventstore.format.sealing import readable_block
 from eventstore.format.stored_properties import expiry_ms
 from protocol.mqtt.message_properties import properties_object
-from protocol.mqtt.shared_filters import SHARE
+from protocol.mqtt.shared_filters import SHARE, split_share
+from protocol.mqtt.topics import matches
 
 if TYPE_CHECKING:
     from projections.state.retained import RetainedMessage
@@ -140,3 +141,49 @@ def totals_lines(totals: TotalsView, shared: int) -> Iterator[str]:
 def shared_count(sessions: Iterable[SessionState]) -> int:
     """Return the number of shared subscriptions; one in several logs counts once."""
     return len({state.session for state in sessions if state.session.startswith(SHARE)})
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderView:
+    """A subscription that matches a topic."""
+
+    log: str
+    """Its log; empty if there is only one."""
+    client: str
+    filter: str
+    qos: int | None
+    """None: of a shared subscription whose members have their own."""
+    connected: bool
+    user: str | None
+    """User name of the session's last connection; None: it had none, or it is not known."""
+
+
+def readers_of(sessions: Iterable[tuple[str, SessionState]], topic: str) -> Iterator[ReaderView]:
+    """Yield the subscriptions of sessions, each with its log, that match a topic.
+
+    Members of a shared subscription are listed, not the shared subscription itself.
+    """
+    for log, state in sessions:
+        if state.session.startswith(SHARE):
+            continue
+        for held in state.active():
+            inner = split_share(held.filter)[1]
+            if held.replay is not None:
+                inner = held.replay.topic_filter
+            if matches(inner, topic):
+                yield ReaderView(
+                    log, state.session, held.filter, held.qos, state.connected, state.user
+                )
+
+
+def reader_object(view: ReaderView) -> dict[str, Any]:
+    """Return a subscription as an object of ``--json``."""
+    log = {"log": view.log} if view.log else {}
+    return {
+        **log,
+        "client": view.client,
+        "filter": view.filter,
+        "qos": view.qos,
+        "connected": view.connected,
+        "user": view.user,
+    }

@@ -186,7 +186,7 @@ def test_a_retained_message_that_came_with_a_subscription() -> None:
         Subscribed("c\x1b", [("t", 1)]),
         Delivered("c\x1b", "t", 1, [5], [position(1, 0)], retain=True),
     )
-    explainer = ClientStories("c\x1b", refs=[position(1, 0)])
+    explainer = ClientStories("c\x1b", position(1, 0))
     for sequence, data in enumerate(log.records, 1):
         explainer.take(decode_record(sequence, data))
     (story,) = explainer.stories.values()

@@ -40,6 +40,7 @@ from eventstore.format.records import decode_record
 from eventstore.reasons import CLOSE_REASONS, close_text, close_words, drop_text, pause_text
 from projections.past.event_reader import EventEntry
 from projections.past.log_stories import LogStory
+from projections.past.merged_events import LogEntry
 from projections.past.story_builder import StoryBuilder
 from projections.past.topic_lookup import MessageTopics
 from projections.views.session_text import connection_lines, history_lines
@@ -160,10 +161,10 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., io.StringIO]:
 
 def logged(*events: Event) -> None:
     source: Any = SimpleNamespace(first=1)
-    printer = log_events._EventPrinter(MessageTopics(source))
+    printer = log_events._LogPrinter({"": MessageTopics(source)}, as_json=False, payload=False)
     for number, event in enumerate(events, 1):
         entry = EventEntry(position(number, 0), 1000, event, memoryview(b""), False)
-        asyncio.run(printer.print(entry))
+        asyncio.run(printer.print(LogEntry("", entry)))
 
 
 LOGGED = (
@@ -206,10 +207,11 @@ def told() -> None:
         Acked("done", [1]),
         MessageDropped("lost", "queue_bytes", 1, [ref], "t"),
     )
-    builder = StoryBuilder(refs=[ref])
+    builder = StoryBuilder([ref])
     for sequence, data in enumerate(log.records, 1):
         builder.take(decode_record(sequence, data))
-    why._write([LogStory("", builder.stories[ref])], [[]], [None], None, None, as_json=False)
+    way = why._Way(None, ())
+    why._write([LogStory("", builder.stories[ref])], [way], None, None, as_json=False)
 
 
 def test_the_history_of_a_message_has_colours(screen: Callable[..., io.StringIO]) -> None:

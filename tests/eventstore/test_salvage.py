@@ -1,10 +1,11 @@
 """Salvage of the intact part of a log whose store was damaged in every way."""
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from storedlogs import (
     write,
 )
 
-from cli.commands.salvage import ProgressLine, report
+from cli.commands.salvage import progress_bars, report
 from eventstore.datadir import DataDir, take_lock
 from eventstore.errors import (
     CorruptLog,
@@ -424,29 +425,19 @@ def test_progress_is_reported(old: Path, new: Path) -> None:
     ]
 
 
-class Stream:
-    def __init__(self, terminal: bool) -> None:
-        self.terminal = terminal
-        self.text = ""
+def test_progress_has_a_bar_for_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Any] = []
 
-    def isatty(self) -> bool:
-        return self.terminal
+    @contextlib.contextmanager
+    def bar(what: str, total: int, _unit: str) -> Iterator[Callable[[int], None]]:
+        yield lambda finished: shown.append((what, finished, total))
+        shown.append(what)
 
-    def write(self, text: str) -> None:
-        self.text += text
-
-    def flush(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_one_line_on_a_terminal(terminal: bool) -> None:
-    stream = Stream(terminal)
-    progress = ProgressLine(stream)  # type: ignore[arg-type] # what it uses of one
-    progress("copying", 1, 4)
-    progress("copying", 2, 4)
-    progress.close()
-    assert stream.text == ("\rcopying:  25 % of 4 \r\x1b[K" if terminal else "")
+    monkeypatch.setattr("cli.commands.salvage.progress", bar)
+    with progress_bars() as update:
+        for step in (("copying", 1, 4), ("copying", 2, 4), ("saving", 1, 9)):
+            update(*step)
+    assert shown == [("copying", 1, 4), ("copying", 2, 4), "copying", ("saving", 1, 9), "saving"]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,10 @@
 """Histories of messages from all records of a log, with the subscriptions of one session."""
 
-from typing import Any
-
 from eventstore.format.event_parsing import Event
 from eventstore.format.positions import Position
 from projections.past.message_story import MessageStory
-from projections.past.state_cache import DeniedFilters
 from projections.past.story_builder import StoryBuilder
-from projections.past.subscriber_state import DeniedFilter, describe_subscriber
+from projections.past.subscriber_state import DeniedFilters, describe_subscriber
 from projections.state.single_session import SessionFold
 
 _NEVER = 1 << 62
@@ -16,8 +13,8 @@ _NEVER = 1 << 62
 class ClientStories(StoryBuilder):
     """Follows messages, and folds the session of a client beside them."""
 
-    def __init__(self, client: str, **wanted: Any) -> None:
-        super().__init__(**wanted)
+    def __init__(self, client: str, *refs: Position, begin: int = 1) -> None:
+        super().__init__(refs, begin)
         self._fold = SessionFold(client, _NEVER)
         self._denied = DeniedFilters()
 
@@ -32,6 +29,6 @@ class ClientStories(StoryBuilder):
         super()._takes_effect(story, at)
         state = self._fold.state
         if story.topic is not None and not (state is None and self._partial):
-            denied = [DeniedFilter(*row) for row in self._denied.rows()]
+            denied = self._denied.filters()
             own = story.session == self._fold.session
             story.subscriber = describe_subscriber(state, story.topic, denied, own=own)

@@ -1,12 +1,17 @@
 """Logs in memory with an index in files."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+from harness.logs import LogBuilder
 from playedlogs import FakeSource
 from randomnode import Node
 
+from eventstore.format.event_parsing import Event
+from eventstore.format.events import MessagePublished
 from eventstore.format.records import Record
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.log_start import RecordedCut
@@ -53,6 +58,32 @@ class IndexedSource(FakeSource):
             progressed(sequence)
 
 
+def node_of(records: Sequence[bytes]) -> Any:
+    """A node with a log that was written by hand."""
+    stored = [
+        SimpleNamespace(sequence=sequence, data=data) for sequence, data in enumerate(records, 1)
+    ]
+    return SimpleNamespace(log=SimpleNamespace(records=stored))
+
+
+def written(
+    records: Sequence[bytes], path: Path, indexed: float = 0, first: int = 1
+) -> IndexedSource:
+    """A log that was written by hand, and may begin with a later record; a share is indexed."""
+    source = IndexedSource(node_of(records), first, first)
+    last = round(indexed * source.last)
+    return use(source, build(source, path, last, 1)) if last >= first else source
+
+
+def turns_written(path: Path, indexed: float, *turns: list[Event]) -> IndexedSource:
+    """A log with a record each second; a share of it is indexed."""
+    log = LogBuilder("n", step_ms=1000)
+    for events in turns:
+        messages = [event for event in events if isinstance(event, MessagePublished)]
+        log.record(*events, payloads=[b"on" * event.count for event in messages])
+    return written(log.records, path, indexed)
+
+
 def as_log(source: IndexedSource) -> LogSource:
     return cast("LogSource", source)
 
@@ -97,35 +128,13 @@ def use(source: IndexedSource, files: IndexFiles) -> IndexedSource:
 def told(stories: list[MessageStory]) -> list[Any]:
     """What is to be compared of stories."""
     return [
-        (
-            story.ref,
-            story.time_ms,
-            story.session,
-            story.topic,
-            story.qos,
-            story.retain,
-            story.will,
-            story.size,
-            story.expires,
-            story.pid,
-            story.steps,
-            story.subscriber,
-            story.effective,
-            [
-                (
-                    copy.session,
-                    copy.filter,
-                    copy.qos,
-                    copy.retain,
-                    copy.outcome,
-                    copy.pid,
-                    copy.steps,
-                )
-                for copy in story.copies
-            ],
-        )
+        (_values(story, "copies"), [_values(copy, "story") for copy in story.copies])
         for story in stories
     ]
+
+
+def _values(item: Any, left_out: str) -> list[Any]:
+    return [getattr(item, each.name) for each in fields(item) if each.name != left_out]
 
 
 async def listed(source: IndexedSource, selected: EventFilter, start: int) -> list[Any]:

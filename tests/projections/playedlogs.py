@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from copy import copy
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, TypeVar, cast
 
 from harness.salvages import salvaged
 from hypothesis import strategies as st
 from randomnode import NAMES, STEPS, Node
+from specification import snapshot
 
+from eventstore.format.positions import MAX_INDEX, Position, index_of, position, sequence_of
 from eventstore.format.records import Record, decode_record
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource, RecordsRead
+from projections.past.replay import fold, head
+from projections.state.node_state import NodeState
+from projections.state.session import SessionState
+
+_Played = TypeVar("_Played", bound=Node)
 
 
 class FakeSource:
@@ -64,14 +71,48 @@ def as_source(fake: FakeSource) -> LogSource:
     return cast("LogSource", fake)
 
 
-def played(steps: list[tuple[str, str, int]], max_record: int) -> Node:
-    node = Node(max_record)
-    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 2), *steps]:
+def played(
+    steps: list[tuple[str, str, int]],
+    max_record: int,
+    kind: type[_Played] = Node,  # type: ignore[assignment]
+    second: int = 2,
+) -> _Played:
+    """A node that two clients connect to, the second one with a number of its own."""
+    node = kind(max_record)
+    for step, name, number in [("connect", "ann", 1), ("connect", "bob", second), *steps]:
         getattr(node, step)(name, number)
     node.finish()
     return node
 
 
+def places(source: FakeSource) -> Iterator[Position]:
+    """Every record, and every event in it."""
+    for sequence in range(source.begin, source.last + 1):
+        for index, _ in source.record(sequence).events():
+            yield position(sequence, index)
+        yield position(sequence, MAX_INDEX)
+
+
+def fold_to(source: FakeSource, at: Position, only: str) -> NodeState:
+    """The fold of the broker of one session as of a position, of the whole log up to there."""
+    node = NodeState(source.begin)
+    for sequence in range(source.begin, min(sequence_of(at), source.last) + 1):
+        record = source.record(sequence)
+        if sequence == sequence_of(at) and index_of(at) != MAX_INDEX:
+            record = head(record, index_of(at))
+        fold(node, record, only)
+    return node
+
+
+def same(state: SessionState | None, expected: SessionState | None) -> bool:
+    """Whether two states are equal; None: there is no session."""
+    if state is None or expected is None:
+        return state is expected
+    return bool(snapshot(state) == snapshot(expected))
+
+
+Steps: TypeAlias = list[tuple[str, str, int]]
+CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
 MANY = st.lists(
     st.tuples(st.sampled_from(STEPS), st.sampled_from(NAMES), st.integers(0, 30)), max_size=60
 )

@@ -7,7 +7,7 @@ of their own, one record each, unless they are given with ``at``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from eventstore.format.event_parsing import Event
@@ -73,6 +73,11 @@ def given(*events: Event) -> Specification:
     return Specification().and_(*events)
 
 
+def subscriber(qos: int = 1, *events: Event) -> Specification:
+    """A session with a subscription to a, and what happened then."""
+    return given(opened(), subscribed(("a", qos)), *events)
+
+
 def events_of(decision: Any) -> list[Event]:
     """The events in what a decision returned."""
     if decision is None:
@@ -93,17 +98,10 @@ def snapshot(state: SessionState) -> dict[str, Any]:
             for pid, one in table.items()
         ]
 
+    values = {each.name: getattr(state, each.name) for each in fields(state)}
+    del values["links"], values["saved"]  # a cache, and what the projector notes
     return {
-        "session": state.session,
-        "connected": state.connected,
-        "clean": state.clean,
-        "generation": state.generation,
-        "level": state.level,
-        "expiry": state.expiry,
-        "user": state.user,
-        "receive_maximum": state.receive_maximum,
-        "packet_maximum": state.packet_maximum,
-        "closed_ms": state.closed_ms,
+        **values,
         "subscriptions": [
             (
                 *(key, one.filter, one.qos, one.active, one.outstanding, list(one.queue or ())),
@@ -115,16 +113,11 @@ def snapshot(state: SessionState) -> dict[str, Any]:
         "inflight": sent(state.inflight),
         "releasing": sent(state.releasing),
         "inbound": list(state.inbound.items()),
-        "last_pid": state.last_pid,
         "waiting": list(state.waiting),
         "replays": [
             (key, one.filter, list(asdict(one.replay).items()) if one.replay is not None else None)
             for key, one in state.replays.items()
         ],
-        "tangled": state.all_linked,
-        "queued": state.queued,
-        "queued_bytes": state.queued_bytes,
-        "will": state.will,
     }
 
 
@@ -201,4 +194,5 @@ __all__ = [
     "queued",
     "snapshot",
     "subscribed",
+    "subscriber",
 ]

@@ -1,6 +1,5 @@
 """The changes between two records, found with the index, are those of two folds of the log."""
 
-import asyncio
 import tempfile
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
-from playedlogs import MANY, played
+from playedlogs import CHECKPOINT, MANY, Steps, played
 from randomnode import Node
 
 from eventstore.errors import CorruptLog, CutOff
@@ -21,9 +20,6 @@ from projections.past.changed_states import ChangedStates
 from projections.past.replay import Origins, fold
 from projections.state.node_state import NodeState
 from projections.views.differences import StateFacts, state_facts
-
-Steps = list[tuple[str, str, int]]
-CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
 
 
 @pytest.fixture(autouse=True)
@@ -107,22 +103,22 @@ RANDOM = {
 
 
 @given(**RANDOM)
-def test_changes_are_those_of_two_folds(
+async def test_changes_are_those_of_two_folds(
     steps: Steps, max_record: int, step: int, share: float
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         source = indexed(played(steps, max_record), Path(place), 1, step, share)
-        known = asyncio.run(compare_all(source))
+        known = await compare_all(source)
         assert known > 0 or source.index.empty
 
 
 @pytest.mark.slow
 @given(**RANDOM, more=MANY)
-def test_changes_of_a_log_that_was_cut(
+async def test_changes_of_a_log_that_was_cut(
     steps: Steps, max_record: int, step: int, share: float, more: Steps
 ) -> None:
     node = played([*steps, *CHECKPOINT, *more], max_record)
     for checkpoint in node.live.checkpoints[:1]:
         with tempfile.TemporaryDirectory() as place:
             first = checkpoint.begun >> INDEX_BITS
-            asyncio.run(compare_all(indexed(node, Path(place), first, step, share)))
+            await compare_all(indexed(node, Path(place), first, step, share))

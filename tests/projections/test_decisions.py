@@ -13,6 +13,7 @@ from specification import (
     published,
     queued,
     subscribed,
+    subscriber,
 )
 
 from actors.session.decisions import acknowledgements, queueing, subscribing
@@ -61,10 +62,6 @@ def deliver(
     return decide
 
 
-def subscriber(qos: int = 1) -> Specification:
-    return given(opened(), subscribed(("a", qos)))
-
-
 def dropped(reason: str, *refs: int, topic_filter: str = "a") -> MessageDropped:
     return MessageDropped(CLIENT, reason, len(refs), to_runs(refs), topic_filter)
 
@@ -90,9 +87,8 @@ def test_packet_identifiers_begin_again_at_1_after_65535() -> None:
 
 @pytest.mark.mqtt("MQTT-2.3.1-4")
 def test_packet_identifiers_in_use_are_skipped_in_both_tables() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 2)),
+    spec = subscriber(
+        2,
         delivered("a", 2, [1, 2, 3, 65_535], [10, 11, 12, 13]),
     ).and_(Received(CLIENT, [2]))
     spec.state.last_pid = 65_533
@@ -102,7 +98,7 @@ def test_packet_identifiers_in_use_are_skipped_in_both_tables() -> None:
 
 
 def test_the_last_free_packet_identifier_is_found() -> None:
-    spec = given(opened(), subscribed(("a", 1)))
+    spec = subscriber()
     used = [pid for pid in range(1, 65_536) if pid != 40_000]
     spec.and_(delivered("a", 1, used, list(range(100, 100 + len(used)))))
     assert acknowledgements.take_packet_ids(spec.state, 1) == [40_000]
@@ -346,7 +342,7 @@ def test_messages_of_an_unsubscribed_filter_are_sent_in_order() -> None:
 
 @pytest.mark.mqtt("MQTT-4.3.2-2")
 def test_pubacks_complete_qos_1_deliveries_only() -> None:
-    spec = given(opened(), subscribed(("a", 2)))
+    spec = subscriber(2)
     spec.and_(delivered("a", 1, [1, 2], [10, 11]), delivered("a", 2, [3], [12]))
     spec.when(lambda state: acknowledgements.acked(state, [2, 3, 2, 900, 1])).then(
         Acked(CLIENT, [2, 1])
@@ -356,7 +352,7 @@ def test_pubacks_complete_qos_1_deliveries_only() -> None:
 
 @pytest.mark.mqtt("MQTT-4.3.3-1")
 def test_pubrec_and_pubcomp_move_qos_2_deliveries_on() -> None:
-    spec = given(opened(), subscribed(("a", 2)))
+    spec = subscriber(2)
     spec.and_(delivered("a", 2, [1, 2], [10, 11]), delivered("a", 1, [3], [12]))
     spec.when(lambda state: acknowledgements.completed(state, [1])).then_nothing()
     spec.when(lambda state: acknowledgements.received(state, [3])).then_nothing()

@@ -1,13 +1,9 @@
 """Drops of messages that never had a position: found by the topics that their events name."""
 
-import asyncio
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from harness.logs import LogBuilder
-from indexedlogs import IndexedSource, as_log, build, use
+from indexedlogs import IndexedSource, as_log, turns_written
 
 from actors.session.decisions import queueing
 from eventstore.format.event_parsing import Event
@@ -37,22 +33,6 @@ def published(*topics: str) -> MessagePublished:
     return MessagePublished("p", 1, False, [*topics], which, [1], 2, 0, len(topics))
 
 
-def stored(path: Path, indexed: float, *turns: list[Event]) -> IndexedSource:
-    """A log with a share of it in an index."""
-    log = LogBuilder("n", step_ms=1000)
-    for events in turns:
-        some = [one for one in events if isinstance(one, MessagePublished)]
-        log.record(*events, payloads=[b"on" * one.count for one in some])
-    records = [
-        SimpleNamespace(sequence=sequence, data=data)
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
-    source = IndexedSource(node, 1, 1)
-    last = round(indexed * source.last)
-    return use(source, build(source, path, last, 1)) if last else source
-
-
 async def listed(source: IndexedSource, topic: str) -> list[str]:
     """The positions of the events about a topic."""
     reader = EventReader(as_log(source), EventFilter(topic=topic))
@@ -76,21 +56,21 @@ async def listed(source: IndexedSource, topic: str) -> list[str]:
         ("cellar", []),
     ],
 )
-def test_a_topic_lists_the_drops_that_name_it(
+async def test_a_topic_lists_the_drops_that_name_it(
     tmp_path: Path, indexed: float, topic: str, expected: list[str]
 ) -> None:
-    source = stored(
+    source = turns_written(
         tmp_path, indexed,
         [SessionOpened("p", False, False, 4)], [published("hall/door")], [DENIED], [UNREAD],
         [UNNAMED],
     )  # fmt: skip
-    assert asyncio.run(listed(source, topic)) == expected
+    assert await listed(source, topic) == expected
 
 
 @SHARES
-def test_a_drop_is_no_message_on_its_topic(tmp_path: Path, indexed: float) -> None:
-    source = stored(tmp_path, indexed, [published("hall/door")], [DENIED], [UNREAD])
-    found = asyncio.run(find_stories(as_log(source), topic_filter="hall/door"))
+async def test_a_drop_is_no_message_on_its_topic(tmp_path: Path, indexed: float) -> None:
+    source = turns_written(tmp_path, indexed, [published("hall/door")], [DENIED], [UNREAD])
+    found = await find_stories(as_log(source), topic_filter="hall/door")
     assert [one.ref for one in found] == [position(1, 0)]
 
 
@@ -122,15 +102,15 @@ def test_an_event_names_some_distinct_topics() -> None:
     ],
     ids=["another topic", "its topic", "its topic alone", "one of two", "some of many topics"],
 )
-def test_why_uses_the_topics_of_a_drop(
+async def test_why_uses_the_topics_of_a_drop(
     tmp_path: Path, drop: MessageDropped, topics: list[str], said: str
 ) -> None:
     begun: list[list[Event]] = [
         [SessionOpened("c", False, False, 4)],
         [Subscribed("c", [("hall/+", 0)])],
     ]
-    source = stored(tmp_path, 0, *begun, [published(*topics), drop])
-    (one,) = asyncio.run(find_stories(as_log(source), ref=position(3, 0), client="c"))
+    source = turns_written(tmp_path, 0, *begun, [published(*topics), drop])
+    (one,) = await find_stories(as_log(source), ref=position(3, 0), client="c")
     (line,) = (line for line in story_lines(one, "c", 0) if line.startswith("  c "))
     assert (f"{said} this one" in line) if said else ("which is not recorded" in line)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from playedlogs import played
 from randomnode import TOPICS
 from test_publications import MANY, Recorded
 
@@ -87,10 +88,7 @@ def messages(portions: Iterable[LogPortion]) -> list[OutboxMessage]:
 def test_every_cursor_continues_where_it_is(
     steps: list[tuple[str, str, int]], max_record: int, filters: list[str]
 ) -> None:
-    node = Recorded(max_record)
-    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 5), *steps]:
-        getattr(node, step)(name, number)
-    node.finish()
+    node = played(steps, max_record, Recorded, 5)
     source = Source(
         [decode_record(one.sequence, one.data, whole_turns=True) for one in node.log.records]
     )
@@ -198,7 +196,7 @@ class Growing(Source):
 
 
 @pytest.mark.parametrize("due", [False, True])
-def test_what_is_not_due_is_read_in_larger_parts(
+async def test_what_is_not_due_is_read_in_larger_parts(
     monkeypatch: pytest.MonkeyPatch, due: bool
 ) -> None:
     monkeypatch.setattr(log_reader, "_UNMATCHED_PAUSE", 1.0)
@@ -208,17 +206,14 @@ def test_what_is_not_due_is_read_in_larger_parts(
         link = records[-1].link if records else GENESIS
         records.append(recorded(link, number, event, payloads=(b"x",)))
 
-    async def run() -> Growing:
-        source = Growing(records)
-        growing = asyncio.create_task(source.grow())
-        reader = DueMessages(source, Selection(["a" if due else "b"]), source)  # type: ignore[arg-type]
-        with contextlib.suppress(EndOfLogError):
-            async for _ in reader.after(0, 0):
-                pass
-        await growing
-        return source
-
-    source = asyncio.run(run())
+    source = Growing(records)
+    growing = asyncio.create_task(source.grow())
+    reader = DueMessages(source, Selection(["a" if due else "b"]), source)  # type: ignore[arg-type]
+    with contextlib.suppress(EndOfLogError):
+        async for _ in reader.after(0, 0):
+            pass
+    await growing
+    source = source
     assert source.readings[-1][1] == 40
     if due:
         assert len(source.readings) > 5
@@ -233,15 +228,12 @@ def test_a_turn_of_cursors_alone_says_so() -> None:
     assert [each.only_cursors for each in portions] == [True, False]
 
 
-def test_a_topic_that_a_user_may_not_read_is_counted_and_left_out() -> None:
+async def test_a_topic_that_a_user_may_not_read_is_counted_and_left_out() -> None:
     event = MessagePublished("ann", 1, False, ["a", "b"], [0, 1, 0], [1, 2, 3], 1, 0, 3)
     source = Source([recorded(GENESIS, 9, event, payloads=(b"1", b"2", b"3"))])
 
-    async def first() -> LogPortion:
-        selection = Selection(["#"], "b".__ne__)
-        due = DueMessages(source, selection, source)  # type: ignore[arg-type]
-        return await anext(due.after(position(9, 0) - 1, 0))
-
-    portion = asyncio.run(first())
+    selection = Selection(["#"], "b".__ne__)
+    due = DueMessages(source, selection, source)  # type: ignore[arg-type]
+    portion = await anext(due.after(position(9, 0) - 1, 0))
     assert [(each.number, each.payload) for each in portion.messages] == [(1, b"1"), (3, b"3")]
     assert portion.skipped == 1

@@ -66,7 +66,7 @@ async def pages(operation: Any, link: Link, size: int, **given: Any) -> list[str
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_pages_have_each_message_once(size: int) -> None:
+async def test_pages_have_each_message_once(size: int) -> None:
     link = Link(only=Growing(8))
     everything = [str(n) for n in range(8)]
     for given, expected in (
@@ -78,15 +78,15 @@ def test_pages_have_each_message_once(size: int) -> None:
         ({"from": "last"}, ["6", "4", "7", "5"]),
         ({"from": "last", "to": "4"}, ["3", "0", "2"]),
     ):
-        assert asyncio.run(pages(history, link, size, **given)) == expected, given
-    assert asyncio.run(pages(last, link, size)) == ["6", "4", "7", "5"]
+        assert await pages(history, link, size, **given) == expected, given
+    assert await pages(last, link, size) == ["6", "4", "7", "5"]
 
 
 @pytest.mark.parametrize("order", ["oldest", "newest"])
 @pytest.mark.parametrize("size", [1, 2, 100])
-def test_pages_of_several_logs(size: int, order: str) -> None:
+async def test_pages_of_several_logs(size: int, order: str) -> None:
     link = Link(p0=Growing(8), p1=Growing(5))
-    found = asyncio.run(pages(history, link, size, order=order))
+    found = await pages(history, link, size, order=order)
     expected = sorted([*range(8), *range(5)], reverse=order == "newest")
     assert [*map(int, found)] == expected
 
@@ -112,36 +112,30 @@ def shown(entries: list[Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("given", [{"from": "all"}, {"from": "last"}, {"from": "new"}])
-def test_a_stream_goes_on_where_it_was_interrupted(given: dict[str, str]) -> None:
+async def test_a_stream_goes_on_where_it_was_interrupted(given: dict[str, str]) -> None:
     beginning, total = {
         "all": (["0", "1", "2", "3"], 9),
         "last": (["3", "0", "2"], 8),
         "new": ([], 5),
     }[given["from"]]
 
-    async def check() -> None:
-        whole = await followed(Link(only=Growing(4)), None, total, **given)
-        assert shown(whole) == [*beginning, "live", "4", "5", "6", "7"]
-        for number, entry in enumerate(whole):
-            if isinstance(entry, Item):
-                rest = [one for one in whole[number + 1 :] if isinstance(one, Item)]
-                if rest:
-                    link = Link(only=Growing(8))
-                    again = await followed(link, entry.place, len(rest), **given)
-                    assert shown(again) == shown(rest)
-
-    asyncio.run(check())
+    whole = await followed(Link(only=Growing(4)), None, total, **given)
+    assert shown(whole) == [*beginning, "live", "4", "5", "6", "7"]
+    for number, entry in enumerate(whole):
+        if isinstance(entry, Item):
+            rest = [one for one in whole[number + 1 :] if isinstance(one, Item)]
+            if rest:
+                link = Link(only=Growing(8))
+                again = await followed(link, entry.place, len(rest), **given)
+                assert shown(again) == shown(rest)
 
 
-def test_what_was_deleted_is_said() -> None:
-    async def check() -> None:
-        link = Link(only=Growing(8, first=4))
-        (gap, *_) = await followed(link, None, 2, **{"from": "@1"})
-        assert gap == StreamMark("gap", {"first": "4.0"})
-        (gap, first) = await followed(link, "2.0", 2)
-        assert (gap, first.value["position"]) == (StreamMark("gap", {"first": "4.0"}), "4.0")
-
-    asyncio.run(check())
+async def test_what_was_deleted_is_said() -> None:
+    link = Link(only=Growing(8, first=4))
+    (gap, *_) = await followed(link, None, 2, **{"from": "@1"})
+    assert gap == StreamMark("gap", {"first": "4.0"})
+    (gap, first) = await followed(link, "2.0", 2)
+    assert (gap, first.value["position"]) == (StreamMark("gap", {"first": "4.0"}), "4.0")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +149,6 @@ def test_what_was_deleted_is_said() -> None:
         ({"follow": True, "order": "newest"}, "follow: cannot be combined"),
     ],
 )
-def test_refused_parameters(given: dict[str, Any], reason: str) -> None:
+async def test_refused_parameters(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        asyncio.run(pages(history, Link(only=Growing(8)), 9, **given))
+        await pages(history, Link(only=Growing(8)), 9, **given)

@@ -2,10 +2,8 @@
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,15 +11,16 @@ from harness.examples import examples
 from harness.logs import LogBuilder
 from hypothesis import given
 from hypothesis import strategies as st
-from indexedlogs import STREAM, IndexedSource, as_log, build, listed, told, use
-from playedlogs import MANY, played
+from indexedlogs import STREAM, IndexedSource, as_log, build, listed, node_of, told, use
+from playedlogs import CHECKPOINT, MANY, Steps, fold_to, places, played, same
 from randomnode import NAMES, Node
-from specification import snapshot
 
 from cli.commands.why import find_messages
 from eventstore.errors import CutOff
-from eventstore.format.event_parsing import entries
+from eventstore.format.destination_events import ForwardRefused
+from eventstore.format.event_parsing import Event, entries
 from eventstore.format.events import (
+    InboundReplaced,
     MessagePublished,
     Queued,
     Redelivered,
@@ -32,7 +31,6 @@ from eventstore.format.events import (
 from eventstore.format.node_events import LogCut, RetainedSnapshot
 from eventstore.format.positions import (
     INDEX_BITS,
-    MAX_INDEX,
     Position,
     from_runs,
     index_of,
@@ -55,12 +53,8 @@ from projections.past.indexed_sessions import own_events, session_at
 from projections.past.log_stories import WantedMessages
 from projections.past.lost_records import lost_records
 from projections.past.message_search import find_stories
-from projections.past.replay import fold, head
-from projections.state.node_state import NodeState
 from protocol.mqtt.topics import matches
 
-Steps = list[tuple[str, str, int]]
-CHECKPOINT: Steps = [("end_turn", "ann", 1), *[("checkpoint", "ann", 0)] * 2, ("end_turn", "a", 1)]
 TOPIC_FILTERS = ["a", "a/b", "c", "w", "a/#", "+", "#", "a/+", "none"]
 
 
@@ -71,21 +65,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_records, "worth_reading", lambda _named, _others: True)
 
 
-def places(source: IndexedSource) -> Iterator[Position]:
-    """Every record, and every event in it."""
-    for sequence in range(source.begin, source.last + 1):
-        for index, _ in source.record(sequence).events():
-            yield position(sequence, index)
-        yield position(sequence, MAX_INDEX)
-
-
-def _node(log: LogBuilder) -> Any:
-    """A node with a log that was written by hand."""
-    records = [
-        SimpleNamespace(sequence=sequence, data=data)
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    return SimpleNamespace(log=SimpleNamespace(records=records))
+def segments_in(place: str) -> list[Path]:
+    return sorted(Path(place).glob("*.index"))
 
 
 class _Compared:
@@ -107,17 +88,9 @@ class _Compared:
             if found is None:
                 continue
             known += 1
-            node = NodeState(self.plain.begin)
-            for sequence in range(self.plain.begin, point.sequence + 1):
-                record = self.plain.record(sequence)
-                if sequence == point.sequence and point.index != MAX_INDEX:
-                    record = head(record, point.index)
-                fold(node, record, name)
+            node = fold_to(self.plain, at, name)
             assert not node.partial, at
-            expected = node.sessions.peek(name)
-            assert (found.state is None) == (expected is None), at
-            if found.state is not None and expected is not None:
-                assert snapshot(found.state) == snapshot(expected), at
+            assert same(found.state, node.sessions.peek(name)), at
             assert found.carried == node.carried
         return known
 
@@ -167,37 +140,37 @@ INDEXED = {
 
 
 @given(**INDEXED)
-def test_states_of_sessions(steps: Steps, max_record: int, step: int, share: float) -> None:
+async def test_states_of_sessions(steps: Steps, max_record: int, step: int, share: float) -> None:
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
         known = len(list(places(compared.plain)))
         for name in NAMES:
-            assert asyncio.run(compared.states(name)) == known
+            assert await compared.states(name) == known
 
 
 @pytest.mark.slow
 @given(**INDEXED)
-def test_events_of_sessions_and_topics(
+async def test_events_of_sessions_and_topics(
     steps: Steps, max_record: int, step: int, share: float
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
-        asyncio.run(compared.events())
+        await compared.events()
 
 
 @pytest.mark.slow
 @given(**INDEXED, client=st.sampled_from(NAMES))
-def test_stories_of_messages(
+async def test_stories_of_messages(
     steps: Steps, max_record: int, step: int, share: float, client: str
 ) -> None:
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(played(steps, max_record), Path(place), 1, step, share)
-        asyncio.run(compared.stories(client))
+        await compared.stories(client)
 
 
 @pytest.mark.slow
 @given(**INDEXED, more=MANY, client=st.sampled_from(NAMES))
-def test_a_log_that_was_cut(
+async def test_a_log_that_was_cut(
     steps: Steps, max_record: int, step: int, share: float, more: Steps, client: str
 ) -> None:
     node = played([*steps, *CHECKPOINT, *more], max_record)
@@ -205,14 +178,14 @@ def test_a_log_that_was_cut(
         first = checkpoint.begun >> INDEX_BITS
         with tempfile.TemporaryDirectory() as place:
             compared = _Compared(node, Path(place), first, step, share)
-            asyncio.run(compared.states(client))
-            asyncio.run(compared.events())
-            asyncio.run(compared.stories(client))
+            await compared.states(client)
+            await compared.events()
+            await compared.stories(client)
 
 
 @pytest.mark.slow
 @given(steps=MANY, more=MANY, step=st.integers(1, 4), data=st.data())
-def test_older_segments_are_removed(
+async def test_older_segments_are_removed(
     steps: Steps, more: Steps, step: int, data: st.DataObject
 ) -> None:
     node = played([*steps, *CHECKPOINT, *more], 600)
@@ -223,12 +196,12 @@ def test_older_segments_are_removed(
         files.shrink(1 << 40, first)
         use(compared.indexed, files)
         for name in NAMES:
-            asyncio.run(compared.states(name))
-        asyncio.run(compared.events())
-        asyncio.run(compared.stories("ann"))
+            await compared.states(name)
+        await compared.events()
+        await compared.stories("ann")
 
 
-def test_events_on_a_topic_cost_as_many_records_as_concern_it(
+async def test_events_on_a_topic_cost_as_many_records_as_concern_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each record has messages on 40 topics, to which ten later records refer."""
@@ -253,36 +226,36 @@ def test_events_on_a_topic_cost_as_many_records_as_concern_it(
                     for at in range(start, start + 4)
                 )
             )
-    node = _node(log)
+    node = node_of(log.records)
     source, plain = IndexedSource(node), IndexedSource(node)
     use(source, build(source, tmp_path, source.last, 7))
     source.read = 0
     for wanted, count in ((EventFilter(topic="t/7"), 40), (EventFilter(topic="t/+"), 1600)):
-        found = asyncio.run(listed(source, wanted, 1))
+        found = await listed(source, wanted, 1)
         assert len(found) == count
         if count == 40:
             assert len(set(source.asked)) == 40
             assert source.read == 0
-    assert len(asyncio.run(listed(plain, EventFilter(topic="t/7"), 1))) == 40
+    assert len(await listed(plain, EventFilter(topic="t/7"), 1)) == 40
     latest = IndexedSource(node)
     use(latest, build(latest, tmp_path / "again", latest.last, 7))
-    last = asyncio.run(listed(latest, EventFilter(topic="t/7"), latest.last - 10))
+    last = await listed(latest, EventFilter(topic="t/7"), latest.last - 10)
     assert len(last) == 2
     assert len(set(latest.asked)) <= 12, "the older ones are not read for the latest"
 
 
-def test_a_turn_of_several_records_ends_a_session() -> None:
+async def test_a_turn_of_several_records_ends_a_session() -> None:
     """The publisher returns with a new session, in a turn that one record cannot hold."""
     node = played([("publish", "ann", 2), *CHECKPOINT, ("connect", "ann", 0)], 600)
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(node, Path(place), 1, 1, 1.0)
         assert not compared.plain.record(5).last
-        asyncio.run(compared.stories("ann"))
-        (story,) = asyncio.run(find_stories(as_log(compared.indexed), ref=position(3, 0)))
+        await compared.stories("ann")
+        (story,) = await find_stories(as_log(compared.indexed), ref=position(3, 0))
         assert [step.what for step in story.steps] == ["discarded"]
 
 
-def test_a_checkpoint_repeats_a_message_in_its_own_turn(tmp_path: Path) -> None:
+async def test_a_checkpoint_repeats_a_message_in_its_own_turn(tmp_path: Path) -> None:
     """The turn of a message is split; another part of it repeats the message, and is repeated."""
 
     def again(ref: Position) -> RetainedSnapshot:
@@ -294,23 +267,23 @@ def test_a_checkpoint_repeats_a_message_in_its_own_turn(tmp_path: Path) -> None:
     log.record(again(position(1, 0)), payloads=[b"x"], part=1)
     log.record(again(position(2, 0)), payloads=[b"x"])
     log.record(again(position(3, 0)), payloads=[b"x"])
-    compared = _Compared(_node(log), tmp_path, 1, 1, 1.0)
+    compared = _Compared(node_of(log.records), tmp_path, 1, 1, 1.0)
     for source in (compared.plain, compared.indexed):
-        (story,) = asyncio.run(find_stories(as_log(source), ref=position(1, 0)))
+        (story,) = await find_stories(as_log(source), ref=position(1, 0))
         repeated = [step.at for step in story.steps if step.what == "repeated"]
         assert repeated == [position(record, 0) for record in (2, 3, 4)]
 
 
 @pytest.mark.slow
 @given(steps=MANY, step=st.integers(1, 4), data=st.data())
-def test_a_damaged_index_gives_no_wrong_answer(
+async def test_a_damaged_index_gives_no_wrong_answer(
     steps: Steps, step: int, data: st.DataObject
 ) -> None:
     """Any byte of any file may change, and any file may be missing or cut short."""
     node = played(steps, 600)
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(node, Path(place), 1, step, 1.0)
-        paths = sorted(one for one in Path(place).iterdir() if one.suffix == ".index")
+        paths = segments_in(place)
         if not paths:
             return
         path = data.draw(st.sampled_from(paths), label="file")
@@ -331,9 +304,9 @@ def test_a_damaged_index_gives_no_wrong_answer(
         except BadIndex:
             return
         use(compared.indexed, files)
-        asyncio.run(compared.states("ann"))
-        asyncio.run(compared.events())
-        asyncio.run(compared.stories("ann"))
+        await compared.states("ann")
+        await compared.events()
+        await compared.stories("ann")
 
 
 def test_a_record_that_was_replaced_is_noticed() -> None:
@@ -354,18 +327,18 @@ def test_a_record_that_was_replaced_is_noticed() -> None:
         )
 
 
-def test_another_log_with_the_name_is_not_taken_for_it() -> None:
+async def test_another_log_with_the_name_is_not_taken_for_it() -> None:
     one = played([("publish", "ann", 1), ("end_turn", "ann", 1)], 1 << 20)
     two = played([("publish", "ann", 2), ("end_turn", "ann", 1)], 1 << 20)
     with tempfile.TemporaryDirectory() as place:
         build(IndexedSource(one), Path(place), 1, 1).close()
         for log, empty in ((one, False), (two, True)):
-            source = asyncio.run(with_index(as_log(IndexedSource(log)), Path(place)))
+            source = await with_index(as_log(IndexedSource(log)), Path(place))
             assert source.index.empty == empty
 
 
 @pytest.mark.slow
-def test_many_small_segments_become_few() -> None:
+async def test_many_small_segments_become_few() -> None:
     node = Node(1 << 20)
     node.connect("ann", 1)
     for number in range(75):
@@ -375,9 +348,9 @@ def test_many_small_segments_become_few() -> None:
     node.finish()
     with tempfile.TemporaryDirectory() as place:
         compared = _Compared(node, Path(place), 1, 3, 1.0)
-        assert len(list(Path(place).glob("*.index"))) < 20
-        asyncio.run(compared.states("ann"))
-        asyncio.run(compared.stories("ann"))
+        assert len(segments_in(place)) < 20
+        await compared.states("ann")
+        await compared.stories("ann")
 
 
 @given(steps=MANY, more=MANY)
@@ -388,8 +361,25 @@ def test_entries_are_counted_without_reading_events(steps: Steps, more: Steps) -
     for sequence in range(1, source.last + 1):
         record = source.record(sequence)
         for name in NAMES:
-            own = [one for one in record.events() if getattr(one[1], "session", None) == name]
+            own = [
+                (position(sequence, index), event)
+                for index, event in record.events()
+                if getattr(event, "session", None) == name
+            ]
             assert list(own_events(record, name)) == own
+
+
+@pytest.mark.parametrize(
+    "event",
+    [InboundReplaced("ann", [[1, 2, 1]], [[5, 2, 1]]), ForwardRefused("erp", [[4, 2, 1]], "no")],
+    ids=lambda event: event.e,
+)
+def test_entries_of_rare_events_are_counted(event: Event) -> None:
+    opened = SessionOpened("bob", False, False, 4)
+    log = LogBuilder("n")
+    log.record(event, opened)
+    record = IndexedSource(node_of(log.records)).record(1)
+    assert list(own_events(record, "bob")) == [(position(1, 2), opened)]
 
 
 def effects_in(index: LogIndex, *asked: Any) -> list[int] | None:
@@ -452,7 +442,7 @@ def test_a_release_is_listed_for_its_topic(tmp_path: Path) -> None:
         log.record(MessagePublished("p", 2, False, [topic], [], [pid], 1, 0, 1), payloads=[b"x"])
     log.record(Released("p", [1], [position(2, 0)]))
     log.record(Released("p", [2], [position(3, 0)]))
-    source = IndexedSource(_node(log))
+    source = IndexedSource(node_of(log.records))
     for step, found in ((9, [2, 4]), (4, [2, 4, 5])):
         files = build(source, tmp_path / str(step), source.last, step, restart=True)
         index = LogIndex(files.segments, source.begin)
@@ -477,7 +467,7 @@ def test_an_index_of_an_earlier_version_does_not_show_where_messages_take_effect
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_without_an_index_the_log_is_read_once_for_a_message(
+async def test_without_an_index_the_log_is_read_to_find_a_message_and_to_follow_it(
     tmp_path: Path, *, lost: bool
 ) -> None:
     """Also to know whether records of it were lost."""
@@ -485,14 +475,15 @@ async def test_without_an_index_the_log_is_read_once_for_a_message(
     source = IndexedSource(played(steps, 600))
     if lost:
         source = cast("IndexedSource", source.salvaged(tmp_path, 2))
-    for wanted in (WantedMessages("#", None), WantedMessages(None, None, ref=position(4, 0))):
+    topic, place = WantedMessages("#", None), WantedMessages(None, None, ref=position(4, 0))
+    for wanted, times in ((topic, 2), (place, 1)):
         source.seen, source.read = RecordsRead(), 0
         found = await find_messages({"": as_log(source)}, "", wanted, silent)
         assert found
-        assert source.read == source.last
+        assert source.read == times * source.last
         doubts = await lost_records(as_log(source), source.last)
         assert [(doubt.after, doubt.until) for doubt in doubts] == ([(1, 2)] if lost else [])
-        assert source.read == source.last
+        assert source.read == times * source.last
 
 
 async def test_a_record_that_was_given_up_is_named(tmp_path: Path) -> None:

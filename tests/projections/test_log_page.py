@@ -1,6 +1,5 @@
 """Pages of the event log: no event is lost, whatever the filter, the order and the time limit."""
 
-import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 
@@ -39,23 +38,21 @@ def ticking(step: float) -> Callable[[], float]:
     return lambda: next(ticks) * step
 
 
-def all_pages(
+async def all_pages(
     fake: FakeSource, wanted: Selection, count: int, *, backwards: bool, step: float = 0.0
 ) -> list[tuple[Position, str, str | None]]:
     found = []
     after: Position | None = None
     clock = ticking(step)
     for _ in range(2 * fake.last + 200):
-        page = asyncio.run(
-            find_page(
-                as_source(fake),
-                wanted,
-                count,
-                after,
-                backwards=backwards,
-                payload=False,
-                clock=clock,
-            )
+        page = await find_page(
+            as_source(fake),
+            wanted,
+            count,
+            after,
+            backwards=backwards,
+            payload=False,
+            clock=clock,
         )
         assert len(page.rows) <= count
         found += [(row.at, row.kind, row.session) for row in page.rows]
@@ -76,7 +73,7 @@ def all_pages(
     kinds=st.sampled_from([(), (Queued,), (Queued, Subscribed)]),
     step=st.sampled_from([0.0, 0.5, 10.0]),
 )
-def test_the_pages_together_are_the_log(
+async def test_the_pages_together_are_the_log(
     steps: list[tuple[str, str, int]],
     max_record: int,
     count: int,
@@ -90,7 +87,7 @@ def test_the_pages_together_are_the_log(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log, "_LOOK_BACK", 2)
         wanted = Selection(session=session, types=kinds)
-        found = all_pages(fake, wanted, count, backwards=backwards, step=step)
+        found = await all_pages(fake, wanted, count, backwards=backwards, step=step)
     names = {kind.__name__ for kind in kinds}
     expected = [
         one
@@ -101,25 +98,23 @@ def test_the_pages_together_are_the_log(
 
 
 @given(steps=MANY, backwards=st.booleans(), low=st.integers(0, 30), high=st.integers(0, 30))
-def test_nothing_outside_of_the_bounds_is_shown(
+async def test_nothing_outside_of_the_bounds_is_shown(
     steps: list[tuple[str, str, int]], *, backwards: bool, low: int, high: int
 ) -> None:
     fake = FakeSource(played(steps, 2000))
     places = [at for at, _, _ in everything(fake)]
     first, last = sorted(places[min(one, len(places) - 1)] for one in (low, high))
     start, end = (parse_point(format_position(one)) for one in (first, last))
-    found = all_pages(fake, Selection(start=start, end=end), 3, backwards=backwards)
+    found = await all_pages(fake, Selection(start=start, end=end), 3, backwards=backwards)
     assert sorted(at for at, _, _ in found) == [at for at in places if first <= at <= last]
 
 
-def test_the_searched_range_is_shown() -> None:
+async def test_the_searched_range_is_shown() -> None:
     node = played([("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 40, 1 << 20)
     fake = FakeSource(node)
     wanted = Selection(session="nobody")
-    page = asyncio.run(
-        find_page(
-            as_source(fake), wanted, 5, None, backwards=True, payload=False, clock=ticking(10.0)
-        )
+    page = await find_page(
+        as_source(fake), wanted, 5, None, backwards=True, payload=False, clock=ticking(10.0)
     )
     assert page.timed_out
     assert page.rows == []
@@ -129,7 +124,7 @@ def test_the_searched_range_is_shown() -> None:
 # ------------------------------------------------------------------------- several logs
 
 
-def all_pages_of_logs(
+async def all_pages_of_logs(
     fakes: dict[str, FakeSource], count: int, *, backwards: bool, step: float
 ) -> list[Row]:
     found: list[Row] = []
@@ -137,16 +132,14 @@ def all_pages_of_logs(
     sources = {name: as_source(fake) for name, fake in fakes.items()}
     clock = ticking(step)
     for _ in range(4 * sum(fake.last for fake in fakes.values()) + 400):
-        page = asyncio.run(
-            find_in_logs(
-                sources,
-                dict.fromkeys(fakes, Selection()),
-                count,
-                after,
-                backwards=backwards,
-                payload=False,
-                clock=clock,
-            )
+        page = await find_in_logs(
+            sources,
+            dict.fromkeys(fakes, Selection()),
+            count,
+            after,
+            backwards=backwards,
+            payload=False,
+            clock=clock,
         )
         assert len(page.rows) <= count
         found += page.rows
@@ -163,13 +156,13 @@ def all_pages_of_logs(
     backwards=st.booleans(),
     step=st.sampled_from([0.0, 0.5, 10.0]),
 )
-def test_pages_of_several_logs_are_complete_and_in_the_order_of_time(
+async def test_pages_of_several_logs_are_complete_and_in_the_order_of_time(
     logs: list[list[tuple[str, str, int]]], count: int, *, backwards: bool, step: float
 ) -> None:
     fakes = {f"n-p{at}": FakeSource(played(steps, 600)) for at, steps in enumerate(logs)}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(log, "_LOOK_BACK", 2)
-        found = all_pages_of_logs(fakes, count, backwards=backwards, step=step)
+        found = await all_pages_of_logs(fakes, count, backwards=backwards, step=step)
     for name, fake in fakes.items():
         expected = [one[0] for one in everything(fake)]
         assert [row.at for row in found if row.log == name] == (
@@ -179,7 +172,7 @@ def test_pages_of_several_logs_are_complete_and_in_the_order_of_time(
     assert times == sorted(times, reverse=backwards)
 
 
-def page_of_logs(
+async def page_of_logs(
     fakes: dict[str, FakeSource],
     after: str | None = None,
     wanted: Selection | None = None,
@@ -190,37 +183,37 @@ def page_of_logs(
     sources = {name: as_source(fake) for name, fake in fakes.items()}
     selection = dict.fromkeys(fakes, wanted or Selection())
     found = find_in_logs(sources, selection, count, after, backwards=backwards, payload=False)
-    return asyncio.run(found)
+    return await found
 
 
-def test_a_log_that_was_cut_does_not_hide_the_events_of_the_others() -> None:
+async def test_a_log_that_was_cut_does_not_hide_the_events_of_the_others() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 10
     whole, cut = FakeSource(played(steps, 600)), FakeSource(played(steps, 600), 5)
     end = PointSpec("then", time_ms=whole.record(2).time_ms)
     assert end.time_ms is not None
     assert end.time_ms < cut.record(cut.first).time_ms
     cut.beginning = lambda: "the log begins with record 5"  # type: ignore[attr-defined]
-    page = page_of_logs({"n-p0": cut, "n-p1": whole}, None, Selection(end=end), count=1000)
+    page = await page_of_logs({"n-p0": cut, "n-p1": whole}, None, Selection(end=end), count=1000)
     assert {row.log for row in page.rows} == {"n-p1"}
     assert page.notes == ["log n-p0: these records were deleted: the log begins with record 5"]
     with pytest.raises(CutOff):
-        page_of_logs({"n-p0": cut}, None, Selection(end=end), count=1000)
+        await page_of_logs({"n-p0": cut}, None, Selection(end=end), count=1000)
 
 
 @pytest.mark.parametrize("backwards", [True, False])
-def test_events_that_are_added_meanwhile_keep_the_order_of_time(*, backwards: bool) -> None:
+async def test_events_that_are_added_meanwhile_keep_the_order_of_time(*, backwards: bool) -> None:
     """A log with older events only, or one that was at its end, grows between two pages."""
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)]
     long, short = FakeSource(played(steps * 10, 600)), FakeSource(played(steps * 5, 600))
     grown = FakeSource(played(steps * 15, 600))
     assert short.last < long.last < grown.last
-    first = page_of_logs(
+    first = await page_of_logs(
         {"n-p0": long, "n-p1": short},
         count=1 if backwards else 2 * len(list(everything(short))),
         backwards=backwards,
     )
     assert first.next is not None
-    second = page_of_logs(
+    second = await page_of_logs(
         {"n-p0": long, "n-p1": grown}, first.next, count=1000, backwards=backwards
     )
     rows = [*first.rows, *second.rows]

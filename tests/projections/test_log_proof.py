@@ -1,5 +1,7 @@
 """What is proven of a log, and the statements about the rest."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from eventstore.format.event_parsing import Event
@@ -43,6 +45,12 @@ def folded(*events: tuple[Event, int, int]) -> LogProof:
     return proof
 
 
+def apply(node: NodeState, sequence: int, events: Sequence[Event], time_ms: int = 100) -> None:
+    """Fold a record with events."""
+    data = encode_record(previous=bytes(32), node="n", time_ms=time_ms, events=events, payloads=[])
+    node.apply_record(decode_record(sequence, data))
+
+
 def plain(time_ms: int) -> str:
     return str(time_ms)
 
@@ -81,10 +89,8 @@ def test_a_salvage_is_not_continued_by_a_start_that_it_found_in_the_log(*, knew:
         3, 3, "cd" * 32, 1, 90, 11, "/old", "root@h", "1.0", known=[5000] if knew else []
     )
     restored = LogEndUnproven("restored", 9, 950, salvaged=12)
-    link = bytes(32)
     for sequence, event in ((3, found), (8, SALVAGED), (10, restored)):
-        data = encode_record(previous=link, node="n", time_ms=5000, events=[event], payloads=[])
-        node.apply_record(decode_record(sequence, data))
+        apply(node, sequence, [event], 5000)
         proof.take(event, sequence, 5000)
     for one in (proof, node.proof):
         assert [doubt.behind for doubt in one.doubts[:2]] == [11 if knew else 9, 9]
@@ -106,8 +112,7 @@ def test_a_checkpoint_behind_two_holes_is_the_state() -> None:
         [CheckpointBegun(1), snapshot, CheckpointCompleted(1, position(14, 0), 1, 0)],
     ]
     for sequence, events in zip((1, 2, 3, 4, 8, 13, 14), turns, strict=True):
-        data = encode_record(previous=bytes(32), node="n", time_ms=100, events=events, payloads=[])
-        node.apply_record(decode_record(sequence, data))
+        apply(node, sequence, events)
     state = node.sessions.peek("c")
     assert state is not None
     assert not state.inflight
@@ -123,10 +128,8 @@ def salvaged_node(*turns: list[Event], first: int = 13) -> NodeState:
     """The state of three sessions, a hole behind them, and further turns."""
     node = NodeState()
     begin: list[Event] = [opened("a"), opened("b"), opened("c")]
-    numbered = [(1, begin), (8, [SALVAGED]), *enumerate(turns, first)]
-    for sequence, events in numbered:
-        data = encode_record(previous=bytes(32), node="n", time_ms=100, events=events, payloads=[])
-        node.apply_record(decode_record(sequence, data))
+    for sequence, events in [(1, begin), (8, [SALVAGED]), *enumerate(turns, first)]:
+        apply(node, sequence, events)
     return node
 
 
@@ -162,12 +165,12 @@ def test_a_checkpoint_behind_a_hole_ends_the_uncertainty() -> None:
 
 @pytest.mark.parametrize(("names", "kept"), [(["a"], ["a"]), (["a" * 60_000] * 5, [""])])
 def test_a_mark_has_the_uncertain_sessions(names: list[str], kept: list[str]) -> None:
-    mark = ProjectionMark(6, "ab" * 32, 3, 1, doubtful=names)
+    doubts = folded((SALVAGED, 8, 4)).doubts
+    mark = ProjectionMark(6, "ab" * 32, 3, 1, doubts=doubts, doubtful=names)
     read = mark_of(StoredEntry(MARK, "", 0, 0, mark.body()))
     assert read.doubtful == kept
     node = NodeState()
-    node.take_marks((), None, None, None, doubts=[list(folded((SALVAGED, 8, 4)).doubts[0])],
-                    doubtful=read.doubtful)  # fmt: skip
+    node.take_mark(read)
     assert node.unsure_session("a") is not None
     assert (node.unsure_session("b") is None) == (kept == ["a"])
 
@@ -269,8 +272,7 @@ def test_every_doubt_has_a_statement(event: Event, said: str) -> None:
 
 def test_the_state_of_a_node_knows_what_is_proven() -> None:
     node = NodeState()
-    data = encode_record(previous=bytes(32), node="n", time_ms=5000, events=[COPY], payloads=[])
-    node.apply_record(decode_record(1, data))
+    apply(node, 1, [COPY], 5000)
     assert node.proof.doubts == [Doubt(1, "copy", 12, 12, 1000, 5000, 5, seen_ms=5000)]
     node.apply(LogCut(2, "", 0, "keep"), position(2, 0), 6000)
     assert not node.proof.doubts

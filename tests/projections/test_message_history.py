@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from handmadelogs import HandMade, publish
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from indexedlogs import IndexedSource, as_log, build, use
+from playedlogs import played
 from playedpartitions import PARTITION_STEPS, PlayedPartitions
 from randomnode import NAMES, STEPS
 from recordednode import Effect, Recorded
@@ -18,7 +19,7 @@ from recordednode import Effect, Recorded
 from eventstore.errors import CutOff, UsageError
 from eventstore.format.events import Released
 from eventstore.format.node_events import LogCut, MessagesCarried
-from eventstore.format.positions import parse_position, position, sequence_of
+from eventstore.format.positions import index_of, parse_position, position, sequence_of
 from eventstore.reading.log_points import LogPoint
 from eventstore.reading.log_source import LogSource
 from eventstore.reading.moments import parse_moment
@@ -47,14 +48,6 @@ MANY = st.lists(
 LOG_FILTERS = st.sampled_from(["#", "a", "a/#", "+", "nothing"])
 
 
-def recorded(steps: list[tuple[str, str, int]], max_record: int) -> Recorded:
-    node = Recorded(max_record)
-    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 5), *steps]:
-        getattr(node, step)(name, number)
-    node.finish()
-    return node
-
-
 def seen(view: PublicationView) -> tuple[Any, ...]:
     return (
         view.position, view.publisher, view.topic, view.payload, view.qos, view.retain,
@@ -75,6 +68,7 @@ async def all_of(
     return [one async for one in MessageHistory(logs, topic_filter).between(part)]
 
 
+@example([("connect", "bob", 0), ("publish", "ann", 0)], 600, "#", None, 0.0, 1)  # within a turn
 @given(
     MANY,
     st.sampled_from([600, 1 << 20]),
@@ -83,7 +77,7 @@ async def all_of(
     st.sampled_from([0.0, 0.3]),
     st.integers(1, 12),
 )
-def test_the_messages_of_a_log(
+async def test_the_messages_of_a_log(
     steps: list[tuple[str, str, int]],
     max_record: int,
     topic_filter: str,
@@ -93,8 +87,8 @@ def test_the_messages_of_a_log(
 ) -> None:
     """Oldest first, newest first, and in pages, with and without an index, whole and cut."""
 
-    async def check(place: str) -> None:
-        node = recorded(steps, max_record)
+    async def check(directory: str) -> None:
+        node = played(steps, max_record, Recorded, 5)
         whole = IndexedSource(node)
         first = 1 + int(cut * whole.last)
         if first > 1 and whole.record(first).part:
@@ -102,7 +96,7 @@ def test_the_messages_of_a_log(
         source = IndexedSource(node, first)
         if indexed is not None:
             share = max(first, int(indexed * source.last))
-            use(source, build(source, Path(place), share, 3))
+            use(source, build(source, Path(directory), share, 3))
         matches = topic_matcher(topic_filter)
         begin = position(first, 0)
         expected = [
@@ -127,18 +121,21 @@ def test_the_messages_of_a_log(
             assert await all_of(logs, topic_filter, after) == [
                 one for one in views if one.position > middle
             ]
+        for view in views[:count]:
+            place = {"": LogPoint(sequence_of(view.position), index_of(view.position))}
+            assert await all_of(logs, topic_filter, HistoryRange(place, place)) == [view]
         latest = {one.topic: one for one in views}
         found = await last_messages(logs, topic_filter, part)
         assert found == [latest[topic] for topic in sorted(latest)]
 
-    with tempfile.TemporaryDirectory() as place:
-        asyncio.run(check(place))
+    with tempfile.TemporaryDirectory() as directory:
+        await check(directory)
 
 
 @given(PARTITION_STEPS)
 def test_each_message_of_several_logs_comes_once(steps: list[tuple[str, int, int]]) -> None:
-    played = PlayedPartitions(steps)
-    logs = {name: as_log(IndexedSource(node)) for name, node in played.logs.items()}
+    parts = PlayedPartitions(steps)
+    logs = {name: as_log(IndexedSource(node)) for name, node in parts.logs.items()}
 
     async def check() -> None:
         part = await history_range(logs)
@@ -148,7 +145,7 @@ def test_each_message_of_several_logs_comes_once(steps: list[tuple[str, int, int
             alone = await history_range({"": source})
             expected = await all_of({"": source}, "#", alone)
             assert [seen(one) for one in own] == [seen(one) for one in expected]
-        assert {one.publisher for one in views} <= {*played.names}
+        assert {one.publisher for one in views} <= {*parts.names}
         assert [one.time_ms for one in views] == sorted(one.time_ms for one in views)
         history, paged, left = MessageHistory(logs, "#"), list[PublicationView](), part
         while page := await history.latest(3, left):
@@ -169,16 +166,13 @@ CARRIED = [
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_a_released_message_whose_record_was_cut_has_its_content(first: int) -> None:
-    async def check() -> None:
-        logs = {"": as_log(HandMade(CARRIED, first, cut_at=3))}
-        views = await all_of(logs, "a", await history_range(logs))
-        assert [(one.position, one.payload) for one in views] == [
-            (position(4, 0), b"one"),
-            (position(5, 0), b"two"),
-        ]
-
-    asyncio.run(check())
+async def test_a_released_message_whose_record_was_cut_has_its_content(first: int) -> None:
+    logs = {"": as_log(HandMade(CARRIED, first, cut_at=3))}
+    views = await all_of(logs, "a", await history_range(logs))
+    assert [(one.position, one.payload) for one in views] == [
+        (position(4, 0), b"one"),
+        (position(5, 0), b"two"),
+    ]
 
 
 def times_of(start: str | None, until: str | None, *, first: int = 1) -> HistoryRange:

@@ -2,6 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from playedlogs import played
 from randomnode import NAMES, STEPS, TOPICS
 from recordednode import Effect, Recorded
 
@@ -49,10 +50,7 @@ MANY = st.lists(
 def test_a_record_has_what_was_decided(
     steps: list[tuple[str, str, int]], max_record: int, topics: set[str] | None
 ) -> None:
-    node = Recorded(max_record)
-    for step, name, number in [("connect", "ann", 1), ("connect", "bob", 5), *steps]:
-        getattr(node, step)(name, number)
-    node.finish()
+    node = played(steps, max_record, Recorded, 5)
     records = [decode_record(one.sequence, one.data) for one in node.log.records]
     wanted = None if topics is None else sorted(topics)
     expected = [one for one in node.effects if topics is None or one.topic in topics]

@@ -1,17 +1,14 @@
 """The last events of a log are found without reading other records."""
 
-import asyncio
 import itertools
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
 from hypothesis import given
 from hypothesis import strategies as st
-from indexedlogs import IndexedSource, as_log, build, listed, use
+from indexedlogs import IndexedSource, as_log, build, listed, node_of, use
 from playedlogs import MANY, played
 from randomnode import NAMES
 
@@ -55,12 +52,7 @@ def source(tmp_path: Path) -> IndexedSource:
     for number in range(_LATER):
         log.record(Queued("d", "#", 1, [log.at(_OWN + 4 + number, 0)], 1))
         log.record(Expired("d", "#", [log.at(_OWN + 4 + number, 0)], 1))
-    records = [
-        SimpleNamespace(sequence=sequence, data=data)
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
-    found = IndexedSource(node)
+    found = IndexedSource(node_of(log.records))
     use(found, build(found, tmp_path, found.last - 9, 50))
     found.asked, found.read = [], 0
     return found
@@ -71,41 +63,39 @@ def cost(source: IndexedSource) -> int:
     return len(source.asked) + source.read
 
 
-def test_the_last_events_of_a_session(source: IndexedSource) -> None:
+async def test_the_last_events_of_a_session(source: IndexedSource) -> None:
     reader = EventReader(as_log(source), EventFilter((), "c"))
     turns = TurnAssembler(anywhere=True)
-    found = asyncio.run(reader.latest(2, LogPoint(source.last), turns, ended=True))
+    found = await reader.latest(2, LogPoint(source.last), turns, ended=True)
     assert [entry.event.e for entry in found] == ["Subscribed", "SessionClosed"]
     assert cost(source) <= _FEW
 
 
-def test_a_page_of_the_last_events_of_a_session(source: IndexedSource) -> None:
+async def test_a_page_of_the_last_events_of_a_session(source: IndexedSource) -> None:
     wanted = Selection(session="c")
-    page = asyncio.run(find_page(as_log(source), wanted, 3, None, backwards=True, payload=False))
+    page = await find_page(as_log(source), wanted, 3, None, backwards=True, payload=False)
     assert len(page.rows) == 3
     assert cost(source) <= _FEW
 
 
-def test_a_page_of_a_topic_ends_in_time(source: IndexedSource) -> None:
+async def test_a_page_of_a_topic_ends_in_time(source: IndexedSource) -> None:
     """Each look at the clock takes a second; all 400 messages are on topics of the filter."""
     ticks = itertools.count()
-    page = asyncio.run(
-        find_page(
-            as_log(source),
-            Selection(topic="bench/#"),
-            1000,
-            None,
-            backwards=False,
-            payload=False,
-            clock=lambda: float(next(ticks)),
-        )
+    page = await find_page(
+        as_log(source),
+        Selection(topic="bench/#"),
+        1000,
+        None,
+        backwards=False,
+        payload=False,
+        clock=lambda: float(next(ticks)),
     )
     assert page.timed_out
     assert cost(source) <= 2 * _FEW + 9
 
 
-def test_the_last_session_of_a_client(source: IndexedSource) -> None:
-    (story,) = asyncio.run(find_stories(as_log(source), topic_filter="bench/3", client="c"))
+async def test_the_last_session_of_a_client(source: IndexedSource) -> None:
+    (story,) = await find_stories(as_log(source), topic_filter="bench/3", client="c")
     assert story.subscriber is not None
     assert story.subscriber.earlier is not None
     assert story.subscriber.earlier.at == position(_OWN + 3, 0)
@@ -120,7 +110,7 @@ def test_the_last_session_of_a_client(source: IndexedSource) -> None:
     count=st.sampled_from([1, 3, 50]),
     share=st.sampled_from([0, 0.5, 1]),
 )
-def test_the_last_events_are_those_of_the_whole_log(
+async def test_the_last_events_are_those_of_the_whole_log(
     steps: list[tuple[str, str, int]],
     max_record: int,
     session: str | None,
@@ -129,14 +119,12 @@ def test_the_last_events_are_those_of_the_whole_log(
 ) -> None:
     selected = EventFilter((), session)
     source = IndexedSource(played(steps, max_record))
-    whole = asyncio.run(listed(source, selected, 1))
+    whole = await listed(source, selected, 1)
     with tempfile.TemporaryDirectory() as directory:
         files = build(source, Path(directory) / "index", round(share * source.last), 3)
         use(source, files)
         turns = TurnAssembler(anywhere=True)
-        last = asyncio.run(
-            EventReader(as_log(source), EventFilter((), session)).latest(
-                count, LogPoint(source.last), turns, ended=True
-            )
+        last = await EventReader(as_log(source), EventFilter((), session)).latest(
+            count, LogPoint(source.last), turns, ended=True
         )
     assert [(one.at, one.time_ms, one.event, one.void) for one in last] == whole[-count:]

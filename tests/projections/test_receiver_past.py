@@ -2,12 +2,11 @@
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from harness.logs import LogBuilder
-from indexedlogs import IndexedSource, as_log, build, use
+from indexedlogs import as_log, turns_written, written
 
 from cli.commands.log_events import Selection
 from cli.web.pages.log import find_page
@@ -51,27 +50,9 @@ def published(topic: str = "hall/door") -> MessagePublished:
     return MessagePublished("p", 1, False, [topic], [], [1], 2, 0, 1)
 
 
-def stored(log: LogBuilder, path: Path, indexed: float, first: int = 1) -> IndexedSource:
-    """A log with a share of it in an index."""
-    records = [
-        SimpleNamespace(sequence=sequence, data=data)
-        for sequence, data in enumerate(log.records, 1)
-    ]
-    node: Any = SimpleNamespace(log=SimpleNamespace(records=records))
-    source = IndexedSource(node, first, first)
-    last = round(indexed * source.last)
-    if last >= first:
-        use(source, build(source, path, last, 1))
-    return source
-
-
 def story(path: Path, indexed: float, *turns: list[Event], at: int) -> MessageStory:
     """The history of the message of a record, with a share of the log in an index."""
-    log = LogBuilder("n", step_ms=1000)
-    for events in turns:
-        messages = [one for one in events if isinstance(one, MessagePublished)]
-        log.record(*events, payloads=[b"on" for _ in messages])
-    source = stored(log, path, indexed)
+    source = turns_written(path, indexed, *turns)
     found = asyncio.run(find_stories(as_log(source), ref=position(at, 0), client="c"))
     (one,) = found
     return one
@@ -187,7 +168,7 @@ def test_a_client_that_the_log_never_saw(tmp_path: Path, indexed: float) -> None
     ],
 )
 @SHARES
-def test_a_will_on_the_topic_is_no_message_on_it(
+async def test_a_will_on_the_topic_is_no_message_on_it(
     tmp_path: Path, later: Event | None, fate: str, indexed: float
 ) -> None:
     log = LogBuilder("n")
@@ -198,8 +179,8 @@ def test_a_will_on_the_topic_is_no_message_on_it(
         payloads=[b"x"] if isinstance(later, WillArmed) else [],
     )
     log.record(MessagePublished("p", 1, False, ["wills/pum"], [], [1], 1, 0, 1), payloads=[b"x"])
-    source = stored(log, tmp_path, indexed)
-    explained = asyncio.run(explain_no_message(as_log(source), "wills/pump", None, None))
+    source = written(log.records, tmp_path, indexed)
+    explained = await explain_no_message(as_log(source), "wills/pump", None, None)
     _, will, alike = explained.split("; ")
     assert will.startswith("pump has a will on wills/pump since 1.0, ")
     assert fate in will
@@ -207,20 +188,20 @@ def test_a_will_on_the_topic_is_no_message_on_it(
 
 
 @SHARES
-def test_a_message_that_is_sent_in_steps_may_be_among_later_drops(
+async def test_a_message_that_is_sent_in_steps_may_be_among_later_drops(
     tmp_path: Path, indexed: float
 ) -> None:
     log = LogBuilder("n", step_ms=100)
     for events in (*BEGUN, [published()], [UNREAD], [UNREAD], [UNREAD]):
         log.record(*events, payloads=[b"on"] if events == [published()] else [])
-    source = stored(log, tmp_path, indexed)
-    found = asyncio.run(find_stories(as_log(source), ref=position(4, 0), client="c"))
+    source = written(log.records, tmp_path, indexed)
+    found = await find_stories(as_log(source), ref=position(4, 0), client="c")
     (line,) = (line for line in story_lines(found[0], "c", 0) if line.startswith("  c "))
     assert "2 messages of that time were dropped for it, perhaps this one, at 6.0, " in line
 
 
 @SHARES
-def test_a_session_that_a_checkpoint_found(tmp_path: Path, indexed: float) -> None:
+async def test_a_session_that_a_checkpoint_found(tmp_path: Path, indexed: float) -> None:
     state = {"generation": 1, "connected": True, "clean": True, "subscriptions": [["hall/+", 0]]}
     log = LogBuilder("n")
     log.record(CLEAN)
@@ -230,8 +211,8 @@ def test_a_session_that_a_checkpoint_found(tmp_path: Path, indexed: float) -> No
     log.record(CheckpointCompleted(1, position(3, 0), 1, 0))
     log.record(SessionClosed("c", "kicked"))
     log.record(published(), payloads=[b"on"])
-    source = stored(log, tmp_path, indexed, first=3)
-    found = asyncio.run(find_stories(as_log(source), ref=position(7, 0), client="c"))
+    source = written(log.records, tmp_path, indexed, first=3)
+    found = await find_stories(as_log(source), ref=position(7, 0), client="c")
     (line,) = (line for line in story_lines(found[0], "c", 0) if line.startswith("  c "))
     assert ": its last one, which was subscribed to hall/+, ended with its connection at 6." in line
     assert line.endswith("(an operator disconnected the client)")
@@ -255,7 +236,7 @@ def test_a_subscription_that_ended_just_before_or_began_just_after(
     assert other == "c was connected but had no matching subscription"
 
 
-def test_a_message_from_before_the_log(tmp_path: Path) -> None:
+async def test_a_message_from_before_the_log(tmp_path: Path) -> None:
     """Its copy is known, not its publication, and nothing of the receiver at that time."""
     state = {"generation": 1, "connected": True, "clean": False, "subscriptions": [["hall/+", 0]]}
     log = LogBuilder("n")
@@ -265,13 +246,11 @@ def test_a_message_from_before_the_log(tmp_path: Path) -> None:
     log.record(RetainedSnapshot(["hall/door"], [0], [position(2, 7)], 1, 0, 1), payloads=[b"x"])
     log.record(SessionSnapshot("c", state))
     log.record(CheckpointCompleted(1, position(3, 0), 1, 1))
-    source = stored(log, tmp_path, 0, first=3)
-    found = asyncio.run(
-        find_stories(
-            as_log(source),
-            topic_filter="hall/door",
-            client="c",
-        )
+    source = written(log.records, tmp_path, 0, first=3)
+    found = await find_stories(
+        as_log(source),
+        topic_filter="hall/door",
+        client="c",
     )
     lines = list(story_lines(found[0], "c", 0))
     assert lines[0].startswith("message on hall/door (earliest known position 2.7), QoS 0 retained")
@@ -294,21 +273,23 @@ def test_a_message_from_before_the_log(tmp_path: Path) -> None:
     ],
 )
 @SHARES
-def test_why_a_will_was_discarded(tmp_path: Path, after: Event, cause: str, indexed: float) -> None:
+async def test_why_a_will_was_discarded(
+    tmp_path: Path, after: Event, cause: str, indexed: float
+) -> None:
     log = LogBuilder("n")
     log.record(SessionOpened("pump", False, False, 5))
     log.record(WillArmed("pump", "wills/pump", 1, False, 1, 0), payloads=[b"x"])
     log.record(WillCancelled("pump"), SessionOpened("other", False, False, 5), after)
-    source = stored(log, tmp_path, indexed)
-    explained = asyncio.run(explain_no_message(as_log(source), "wills/pump", None, None))
+    source = written(log.records, tmp_path, indexed)
+    explained = await explain_no_message(as_log(source), "wills/pump", None, None)
     assert explained.endswith(f" ({cause})")
     wanted = Selection(session="pump", types=(WillCancelled,))
-    page = asyncio.run(find_page(as_log(source), wanted, 3, None, backwards=True, payload=False))
+    page = await find_page(as_log(source), wanted, 3, None, backwards=True, payload=False)
     assert [row.said for row in page.rows] == [f"will discarded: {cause}"]
 
 
 @SHARES
-def test_lost_messages_are_found_without_reading_the_whole_log(
+async def test_lost_messages_are_found_without_reading_the_whole_log(
     tmp_path: Path, indexed: float
 ) -> None:
     log = LogBuilder("n")
@@ -320,9 +301,9 @@ def test_lost_messages_are_found_without_reading_the_whole_log(
         log.record(Unsubscribed("c", ["cellar"]))
     log.record(SubscriptionDenied("c", ["hall/#"], [0x87]))
     log.record(MessageDropped("c", "slow_reader", 3))
-    source = stored(log, tmp_path, indexed)
+    source = written(log.records, tmp_path, indexed)
     source.asked, source.read = [], 0
-    explained = asyncio.run(explain_no_message(as_log(source), "hall/door", "c", None))
+    explained = await explain_no_message(as_log(source), "hall/door", "c", None)
     _, subscriber, denied, named, unnamed = explained.split("; ")
     assert subscriber.startswith("c is subscribed (hall/+ QoS 0) and connected since 1.0, ")
     assert denied.startswith("c was denied hall/# at 604.0, ")

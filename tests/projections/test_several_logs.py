@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from indexedlogs import IndexedSource
+from indexedlogs import IndexedSource, as_log
 from playedlogs import MANY, FakeSource, as_source, played
 from playedpartitions import PARTITION_STEPS, PlayedPartitions
 from randomnode import NAMES
@@ -28,7 +28,6 @@ from eventstore.reading.progress import silent
 from projections.past.event_reader import EventEntry, EventFilter, EventReader
 from projections.past.joined_state import (
     JoinedState,
-    LogChanges,
     LogState,
     StatesBetween,
     changes_in_logs,
@@ -42,13 +41,6 @@ from projections.past.replay import AsOf, Replay
 from projections.state.node_state import NodeState
 from projections.state.retained import RetainedMessage
 from projections.views.differences import StateFacts, retained_changes, sessions_changed
-
-
-class WholeSource(IndexedSource):
-    """A log in memory that can be folded."""
-
-    def require_whole(self) -> None:
-        """Accept the log."""
 
 
 class GrowingSource(FakeSource):
@@ -83,10 +75,6 @@ async def points_in_logs(logs: Mapping[str, LogSource], time_ms: int | None) -> 
     }
 
 
-def whole(source: WholeSource) -> LogSource:
-    return cast("LogSource", source)
-
-
 # --------------------------------------------------------------------------------- events
 
 
@@ -110,7 +98,7 @@ def places(entries: list[LogEntry], log: str) -> list[Position]:
     count=st.sampled_from([1, 5, 1000]),
     share=st.sampled_from([0.0, 0.4, 1.0]),
 )
-def test_merged_events_are_those_of_each_log_by_time(
+async def test_merged_events_are_those_of_each_log_by_time(
     logs: list[list[tuple[str, str, int]]],
     session: str | None,
     kinds: tuple[type, ...],
@@ -125,47 +113,41 @@ def test_merged_events_are_those_of_each_log_by_time(
     def selected() -> EventFilter:
         return EventFilter(kinds, session, topic)
 
-    async def read() -> None:
-        ends = await points_in_logs(sources, until)
-        starts = {log: LogPoint(1 + 3 * at, 0) for at, log in enumerate(reversed(sources))}
-        merged = MergedReader(sources, selected).entries(starts, ends, ended=True)
-        found = [entry async for entry in merged]
-        for log, source in sources.items():
-            alone = await read_alone(source, selected(), starts[log], ends[log])
-            assert places(found, log) == [one.at for one in alone]
-        order = [(one.entry.time_ms, one.log) for one in found]
-        assert order == sorted(order)
-        merged = MergedReader(sources, selected).entries(
-            dict.fromkeys(sources, LogPoint(1, 0)), ends, ended=True
-        )
-        found = [entry async for entry in merged]
-        latest = await MergedReader(sources, selected).latest(count, ends, ended=True)
-        assert [(one.log, one.entry.at) for one in latest] == [
-            (one.log, one.entry.at) for one in found[-count:]
-        ]
-
-    asyncio.run(read())
+    ends = await points_in_logs(sources, until)
+    starts = {log: LogPoint(1 + 3 * at, 0) for at, log in enumerate(reversed(sources))}
+    merged = MergedReader(sources, selected).entries(starts, ends, ended=True)
+    found = [entry async for entry in merged]
+    for log, source in sources.items():
+        alone = await read_alone(source, selected(), starts[log], ends[log])
+        assert places(found, log) == [one.at for one in alone]
+    order = [(one.entry.time_ms, one.log) for one in found]
+    assert order == sorted(order)
+    merged = MergedReader(sources, selected).entries(
+        dict.fromkeys(sources, LogPoint(1, 0)), ends, ended=True
+    )
+    found = [entry async for entry in merged]
+    latest = await MergedReader(sources, selected).latest(count, ends, ended=True)
+    assert [(one.log, one.entry.at) for one in latest] == [
+        (one.log, one.entry.at) for one in found[-count:]
+    ]
 
 
-def test_only_the_next_event_of_each_log_is_read() -> None:
+async def test_only_the_next_event_of_each_log_is_read() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 20
-    fakes = {f"n-p{at}": WholeSource(played(steps, 1 << 20)) for at in range(3)}
-    sources = {log: whole(fake) for log, fake in fakes.items()}
+    fakes = {f"n-p{at}": IndexedSource(played(steps, 1 << 20)) for at in range(3)}
+    sources = {log: as_log(fake) for log, fake in fakes.items()}
 
-    async def read() -> int:
-        starts = dict.fromkeys(sources, LogPoint(1, 0))
-        ends = await points_in_logs(sources, None)
-        merged = MergedReader(sources, EventFilter).entries(starts, ends, ended=True)
-        for count in range(10):
-            await anext(merged)
-            assert sum(fake.read for fake in fakes.values()) <= count + 2 * len(fakes)
-        await merged.aclose()
-        return sum(fake.last for fake in fakes.values())
-
-    assert asyncio.run(read()) > 30
+    starts = dict.fromkeys(sources, LogPoint(1, 0))
+    ends = await points_in_logs(sources, None)
+    merged = MergedReader(sources, EventFilter).entries(starts, ends, ended=True)
+    for count in range(10):
+        await anext(merged)
+        assert sum(fake.read for fake in fakes.values()) <= count + 2 * len(fakes)
+    await merged.aclose()
+    assert sum(fake.last for fake in fakes.values()) > 30
 
 
-def test_a_clock_that_was_set_back_does_not_change_the_order_of_a_log() -> None:
+async def test_a_clock_that_was_set_back_does_not_change_the_order_of_a_log() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 10
     fakes = {f"n-p{at}": FakeSource(played(steps, 600)) for at in range(2)}
     sources = {log: as_source(fake) for log, fake in fakes.items()}
@@ -177,13 +159,10 @@ def test_a_clock_that_was_set_back_does_not_change_the_order_of_a_log() -> None:
 
     fakes["n-p0"].record = set_back  # type: ignore[method-assign]
 
-    async def read() -> list[LogEntry]:
-        starts = dict.fromkeys(sources, LogPoint(1, 0))
-        ends = {log: LogPoint(source.last) for log, source in sources.items()}
-        merged = MergedReader(sources, EventFilter).entries(starts, ends, ended=True)
-        return [entry async for entry in merged]
-
-    found = asyncio.run(read())
+    starts = dict.fromkeys(sources, LogPoint(1, 0))
+    ends = {log: LogPoint(source.last) for log, source in sources.items()}
+    merged = MergedReader(sources, EventFilter).entries(starts, ends, ended=True)
+    found = [entry async for entry in merged]
     times = [one.entry.time_ms for one in found if one.log == "n-p0"]
     assert times != sorted(times)
     for log in fakes:
@@ -197,7 +176,7 @@ def test_a_clock_that_was_set_back_does_not_change_the_order_of_a_log() -> None:
     there=st.lists(st.integers(1, 20), min_size=3, max_size=3),
     growth=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 10)), max_size=12),
 )
-def test_new_events_of_logs_that_grow_are_yielded_once(
+async def test_new_events_of_logs_that_grow_are_yielded_once(
     logs: list[list[tuple[str, str, int]]], there: list[int], growth: list[tuple[int, int]]
 ) -> None:
     fakes = {
@@ -209,63 +188,54 @@ def test_new_events_of_logs_that_grow_are_yielded_once(
     def missed(log: str, first: int) -> None:
         raise AssertionError((log, first))
 
-    async def follow() -> None:
-        reader = MergedReader(sources, EventFilter)
-        found: list[LogEntry] = []
-        names = list(fakes)
-        for number, count in growth:
-            fakes[names[number % len(names)]].grow(count)
-            found += [entry async for entry in reader.new_entries(missed)]
-        for fake in fakes.values():
-            fake.grow(1 << 20)
-        for _ in range(2):  # the first call sees them, the second one yields the last of them
-            found += [entry async for entry in reader.new_entries(missed)]
-        for log, source in sources.items():
-            end = LogPoint(fakes[log].end)
-            alone = await read_alone(source, EventFilter(), LogPoint(begun[log] + 1, 0), end)
-            # The parts of a turn that began before belong to it, or are void.
-            assert [at for at in places(found, log) if at >> 20 > begun[log]] == [
-                one.at for one in alone
-            ]
-
-    asyncio.run(follow())
+    reader = MergedReader(sources, EventFilter)
+    found: list[LogEntry] = []
+    names = list(fakes)
+    for number, count in growth:
+        fakes[names[number % len(names)]].grow(count)
+        found += [entry async for entry in reader.new_entries(missed)]
+    for fake in fakes.values():
+        fake.grow(1 << 20)
+    for _ in range(2):  # the first call sees them, the second one yields the last of them
+        found += [entry async for entry in reader.new_entries(missed)]
+    for log, source in sources.items():
+        end = LogPoint(fakes[log].end)
+        alone = await read_alone(source, EventFilter(), LogPoint(begun[log] + 1, 0), end)
+        # The parts of a turn that began before belong to it, or are void.
+        assert [at for at in places(found, log) if at >> 20 > begun[log]] == [
+            one.at for one in alone
+        ]
 
 
-def test_an_event_waits_for_earlier_ones_of_other_logs_that_arrive_late() -> None:
+async def test_an_event_waits_for_earlier_ones_of_other_logs_that_arrive_late() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 10
     early, late = (GrowingSource(played(steps, 600), there) for there in (4, 3))
     sources = {"n-p0": as_source(early), "n-p1": as_source(late)}
 
-    async def follow() -> list[int]:
-        reader = MergedReader(sources, EventFilter)
-        found: list[LogEntry] = []
-        for one in (early, late) * 6:  # one log is always ahead of the other
-            one.grow(1)
-            found += [entry async for entry in reader.new_entries(lambda *_: None)]
-        return [one.entry.time_ms for one in found]
-
-    times = asyncio.run(follow())
+    reader = MergedReader(sources, EventFilter)
+    found: list[LogEntry] = []
+    for one in (early, late) * 6:  # one log is always ahead of the other
+        one.grow(1)
+        found += [entry async for entry in reader.new_entries(lambda *_: None)]
+    times = [one.entry.time_ms for one in found]
     assert len(times) > 10
     assert times == sorted(times)
 
 
-def test_records_that_are_cut_before_they_are_shown_are_reported() -> None:
+async def test_records_that_are_cut_before_they_are_shown_are_reported() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 10
     cut, other = (GrowingSource(played(steps, 600), 3) for _ in range(2))
     sources = {"n-p0": as_source(cut), "n-p1": as_source(other)}
     said: list[tuple[str, int]] = []
 
-    async def follow() -> list[LogEntry]:
-        reader = MergedReader(sources, EventFilter)
-        found: list[LogEntry] = []
-        cut.grow(5)
-        other.grow(5)
-        cut.cut_when_read = True
-        for _ in range(4):
-            found += [entry async for entry in reader.new_entries(lambda *one: said.append(one))]
-        return found
-
-    found = asyncio.run(follow())
+    reader = MergedReader(sources, EventFilter)
+    found: list[LogEntry] = []
+    cut.grow(5)
+    other.grow(5)
+    cut.cut_when_read = True
+    for _ in range(4):
+        found += [entry async for entry in reader.new_entries(lambda *one: said.append(one))]
+    found = found
     assert said == [("n-p0", 6)]
     shown = {log: [at >> 20 for at in places(found, log)] for log in sources}
     assert sorted(set(shown["n-p1"])) == [4, 5, 6, 7, 8]
@@ -273,7 +243,7 @@ def test_records_that_are_cut_before_they_are_shown_are_reported() -> None:
     assert all(len(set(places(found, log))) == len(places(found, log)) for log in sources)
 
 
-def test_an_error_names_its_log() -> None:
+async def test_an_error_names_its_log() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 4
     intact, damaged = (FakeSource(played(steps, 600)) for _ in range(2))
     sources = {"n-p0": as_source(intact), "n-p1": as_source(damaged)}
@@ -286,14 +256,11 @@ def test_an_error_names_its_log() -> None:
 
     damaged.record = record  # type: ignore[method-assign]
 
-    async def read() -> list[LogEntry]:
-        starts = dict.fromkeys(sources, LogPoint(1, 0))
-        ends = {log: LogPoint(source.last) for log, source in sources.items()}
-        merged = MergedReader(sources, EventFilter).entries(starts, ends, ended=True)
-        return [entry async for entry in merged]
-
+    starts = dict.fromkeys(sources, LogPoint(1, 0))
+    ends = {log: LogPoint(source.last) for log, source in sources.items()}
+    merged = MergedReader(sources, EventFilter).entries(starts, ends, ended=True)
     with pytest.raises(CorruptLog, match=r"^log n-p1: the log is damaged: record 4"):
-        asyncio.run(read())
+        [entry async for entry in merged]
 
 
 # --------------------------------------------------------------------------------- states
@@ -338,14 +305,14 @@ def check_state(joined: JoinedState, alone: dict[str, NodeState]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=settings().max_examples // 3)
 @given(steps=PARTITION_STEPS, shares=st.tuples(*[st.sampled_from([0.1, 0.5, 0.9])] * 2))
 def test_states_and_changes_are_those_of_each_log(
     steps: list[tuple[str, int, int]], shares: tuple[float, float]
 ) -> None:
     node = PlayedPartitions(steps)
-    fakes = {log: WholeSource(one) for log, one in node.logs.items()}
-    sources = {log: whole(fake) for log, fake in fakes.items()}
+    fakes = {log: IndexedSource(one) for log, one in node.logs.items()}
+    sources = {log: as_log(fake) for log, fake in fakes.items()}
     times = sorted(
         fake.record(sequence).time_ms
         for fake in fakes.values()
@@ -423,7 +390,7 @@ def test_a_retained_message_that_some_logs_have_not_taken_is_a_change_of_the_oth
     old = facts(all=(1, 1), some=(2, 1))
     here = StatesBetween(as_of, as_of, old, facts(all=(3, 2), some=(2, 1), new=(4, 3)))
     there = StatesBetween(as_of, as_of, old, facts(all=(9, 2)))
-    found = joined_retained_changes([LogChanges("n-p0", here), LogChanges("n-p1", there)])
+    found = joined_retained_changes([("n-p0", here), ("n-p1", there)])
     assert found == [
         (("~", "all", 2), ("n-p0", "n-p1"), True),
         (("+", "new", 3), ("n-p0",), False),
@@ -431,21 +398,19 @@ def test_a_retained_message_that_some_logs_have_not_taken_is_a_change_of_the_oth
     ]
 
 
-def test_a_log_that_cannot_be_folded_is_named() -> None:
+async def test_a_log_that_cannot_be_folded_is_named() -> None:
     steps = [("subscribe", "bob", 1), ("end_turn", "bob", 1)] * 4
-    logs = {f"n-p{at}": WholeSource(played(steps, 600)) for at in range(2)}
+    logs = {f"n-p{at}": IndexedSource(played(steps, 600)) for at in range(2)}
 
     def short() -> None:
         raise CorruptLog(9, "is missing")
 
     logs["n-p1"].require_whole = short  # type: ignore[method-assign]
     with pytest.raises(CorruptLog, match=r"^log n-p1: the log is damaged: record 9 is missing"):
-        asyncio.run(
-            fold_logs(
-                {log: whole(one) for log, one in logs.items()},
-                dict.fromkeys(logs, LogPoint(1)),
-                silent,
-            )
+        await fold_logs(
+            {log: as_log(one) for log, one in logs.items()},
+            dict.fromkeys(logs, LogPoint(1)),
+            silent,
         )
 
 

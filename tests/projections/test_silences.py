@@ -1,6 +1,5 @@
 """Silent clients, holes in topics with their causes, and counts of topics."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -32,37 +31,34 @@ def every(step: int, first: int, last: int, **about: Any) -> list[Step]:
 OPENED = at(1, SessionOpened("ann", False, True, 4))
 
 
-def asked(
+async def asked(
     steps: list[Step], now: float, *, live: bool = True, first: int = 1, topic: str = "#"
 ) -> tuple[list[Any], list[Any]]:
     source = HandMade.timed(steps, first)
     source.live = live
     logs = {"": as_log(source)}
 
-    async def ask() -> tuple[list[Any], list[Any]]:
-        part = await history_range(logs)
-        now_ms = round(1000 * now)
-        return (
-            await silent_clients(logs, topic, part, now_ms, 10),
-            await gaps(logs, topic, part, now_ms, 10),
-        )
-
-    return asyncio.run(ask())
+    part = await history_range(logs)
+    now_ms = round(1000 * now)
+    return (
+        await silent_clients(logs, topic, part, now_ms, 10),
+        await gaps(logs, topic, part, now_ms, 10),
+    )
 
 
-def test_a_client_that_goes_on_is_not_silent() -> None:
-    assert asked([OPENED, *every(10, 10, 60)], 85) == ([], [])
+async def test_a_client_that_goes_on_is_not_silent() -> None:
+    assert await asked([OPENED, *every(10, 10, 60)], 85) == ([], [])
 
 
-def test_too_few_messages_have_no_usual_interval() -> None:
-    assert asked([OPENED, *every(10, 10, 40)], 1000) == ([], [])
+async def test_too_few_messages_have_no_usual_interval() -> None:
+    assert await asked([OPENED, *every(10, 10, 40)], 1000) == ([], [])
 
 
-def test_a_burst_counts_once() -> None:
+async def test_a_burst_counts_once() -> None:
     bursts = [at(10 * n + k / 100, publish(b"1")) for n in range(1, 7) for k in range(9)]
-    clients, holes = asked([OPENED, *bursts], 85)
+    clients, holes = await asked([OPENED, *bursts], 85)
     assert (clients, holes) == ([], [])
-    clients, _ = asked([OPENED, *bursts], 200)
+    clients, _ = await asked([OPENED, *bursts], 200)
     assert clients[0].messages == 54
     assert 9_900 <= clients[0].usual_ms <= 10_000
 
@@ -86,8 +82,8 @@ def test_a_burst_counts_once() -> None:
         ([at(61, BrokerStarted("1", crashed=True))], True, "client_away"),
     ],
 )
-def test_the_cause_of_a_silence(later: list[Step], live: bool, cause: str) -> None:
-    clients, holes = asked([OPENED, *every(10, 10, 60), *later], 200, live=live)
+async def test_the_cause_of_a_silence(later: list[Step], live: bool, cause: str) -> None:
+    clients, holes = await asked([OPENED, *every(10, 10, 60), *later], 200, live=live)
     (client,), (hole,) = clients, holes
     assert (client.client, client.topic, client.messages, client.usual_ms) == (
         "ann",
@@ -103,7 +99,7 @@ def test_the_cause_of_a_silence(later: list[Step], live: bool, cause: str) -> No
     assert cause in silence_object(client)["cause"]
 
 
-def test_a_hole_between_two_messages() -> None:
+async def test_a_hole_between_two_messages() -> None:
     steps = [
         OPENED,
         *every(10, 10, 60),
@@ -111,7 +107,7 @@ def test_a_hole_between_two_messages() -> None:
         at(170, SessionOpened("ann", True, False, 4)),
         *every(10, 180, 200),
     ]
-    clients, (hole,) = asked(steps, 210)
+    clients, (hole,) = await asked(steps, 210)
     assert clients == []
     assert gap_object(hole) == {
         "topic": "a",
@@ -130,26 +126,26 @@ def test_a_hole_between_two_messages() -> None:
     }
 
 
-def test_what_was_cut_is_a_hole_of_unknown_content() -> None:
-    _, holes = asked([OPENED, *every(10, 10, 60)], 70, first=3)
+async def test_what_was_cut_is_a_hole_of_unknown_content() -> None:
+    _, holes = await asked([OPENED, *every(10, 10, 60)], 70, first=3)
     assert [(one.pause.cause, one.topic, one.before) for one in holes] == [("log_cut", "", None)]
 
 
-def test_a_will_is_no_sign_of_its_client() -> None:
+async def test_a_will_is_no_sign_of_its_client() -> None:
     will, payloads = publish(b"gone")
     will.will = True
     steps = [*every(10, 10, 60), at(70, SessionClosed("ann", "closed")), at(70, (will, payloads))]
-    clients, holes = asked([OPENED, *steps], 200)
+    clients, holes = await asked([OPENED, *steps], 200)
     assert clients[0].pause.start_ms == 60_000
     assert clients[0].pause.cause == holes[0].pause.cause == "client_away"
 
 
-def test_sessions_of_the_broker_have_no_connection() -> None:
-    _, (hole,) = asked(every(10, 10, 60, session="$nats"), 200)
+async def test_sessions_of_the_broker_have_no_connection() -> None:
+    _, (hole,) = await asked(every(10, 10, 60, session="$nats"), 200)
     assert hole.pause.cause == "not_known"
 
 
-def test_counts_of_topics() -> None:
+async def test_counts_of_topics() -> None:
     steps = [
         at(n, publish(b"x" * n, topic=topic))
         for n, topic in enumerate(["a", "a/b", "a/c", "a/b"], 1)
@@ -159,13 +155,13 @@ def test_counts_of_topics() -> None:
     async def ask(levels: int) -> list[Any]:
         return await topic_counts(logs, "#", await history_range(logs), levels)
 
-    found = asyncio.run(ask(0))
+    found = await ask(0)
     assert [(one.topic, one.messages, one.bytes, one.last_ms) for one in found] == [
         ("a", 1, 1, 1000),
         ("a/b", 2, 6, 4000),
         ("a/c", 1, 3, 3000),
     ]
-    grouped = asyncio.run(ask(1))
+    grouped = await ask(1)
     assert [(one.topic, one.topics, one.messages, one.last_ms) for one in grouped] == [
         ("a", 1, 1, 1000),
         ("a/#", 2, 3, 4000),

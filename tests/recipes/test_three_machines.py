@@ -73,21 +73,26 @@ class Machine:
     def kill(self) -> None:
         """Lose the machine."""
         self.nats.kill()
+        self.end()
+
+    def end(self) -> None:
+        """Lose the node."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
 
-@pytest.fixture
-def machines(tmp_path: Path) -> Iterator[list[Machine]]:
-    shared = tmp_path / "foldmq"
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Machine]]:
+    folder = tmp_path_factory.mktemp("plant")
+    shared = folder / "foldmq"
     shared.mkdir()
     add_user(shared / "users", "ann", PASSWORD)
     for name, secret in (("cluster.key", "0123456789abcdef" * 4), ("nats-password", "change-this")):
         file = shared / name
         file.touch(0o600)
         file.write_text(f"{secret}\n")
-    made = [Machine(tmp_path / f"machine{number}", shared, number) for number in (1, 2, 3)]
+    made = [Machine(folder / f"machine{number}", shared, number) for number in (1, 2, 3)]
     try:
         for machine in made:
             machine.nats.start()
@@ -123,15 +128,45 @@ def connected(host: str, port: int, name: str, *, present: bool) -> RawClient:
     return clients[0]
 
 
-def test_a_lost_machine_loses_nothing(machines: list[Machine], tmp_path: Path) -> None:
+def test_the_balancer_finds_nodes_that_accept_clients(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    """Before a machine is lost: only a node ends here, and is started again."""
+    command = program("haproxy")
+    port = free_port()
+    text = (FILES / "haproxy.cfg").read_text("utf-8")
+    file = tmp_path / "haproxy.cfg"
+    file.write_text(adapted(text, {"10.0.0": NETWORK, "bind :1883": f"bind 127.0.0.1:{port}"}))
+    process = subprocess.Popen([command, "-db", "-f", str(file)])
+    try:
+        until(lambda: reachable("127.0.0.1", port), "HAProxy")
+        reader = connected("127.0.0.1", port, "watcher", present=False)
+        assert reader.subscribe(("hall", 1)) == (1,)
+        (leader,) = (one for one in machines if one.role == "leading")
+        leader.end()
+        with pytest.raises((ConnectionClosedError, OSError)):
+            reader.receive(60)
+        reader = connected("127.0.0.1", port, "watcher", present=True)
+        with connected("127.0.0.1", port, "speaker", present=False) as writer:
+            writer.publish("hall", b"after", 1)
+        message = reader.expect_a(Publish)
+        assert message.payload == b"after"
+        reader.close()
+        leader.start()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_lost_machine_loses_nothing(machines: list[Machine]) -> None:
     """And ``foldmq nodes``, as the page has it, lists the nodes."""
     arguments = ["nodes", "--cluster", "plant", "--nats-url", f"nats://{address(1)}:4222"]
-    secret = tmp_path / "foldmq" / "nats-password"
+    secret = machines[0].folder.with_name("foldmq") / "nats-password"
     arguments += ["--nats-user", "foldmq", "--nats-password-file", str(secret)]
     lines = run(*arguments).lines
     assert len(lines) == 4
     assert sum("leading" in line for line in lines) == 1
-    (leader,) = (one for one in machines if one.role == "leading")
+    (leader,) = (machine for machine in machines if machine.role == "leading")
     others = [one for one in machines if one is not leader]
     through = connected(address(others[0].number), 1883, "reader", present=False)
     assert through.subscribe(("hall", 1)) == (1,)
@@ -142,31 +177,3 @@ def test_a_lost_machine_loses_nothing(machines: list[Machine], tmp_path: Path) -
     reader = connected(address(others[1].number), 1883, "reader", present=True)
     reader.acknowledge(reader.expect_publish("hall", b"acknowledged", 1))
     reader.close()
-
-
-def test_the_balancer_finds_nodes_that_accept_clients(
-    machines: list[Machine], tmp_path: Path
-) -> None:
-    command = program("haproxy")
-    port = free_port()
-    text = (FILES / "haproxy.cfg").read_text("utf-8")
-    file = tmp_path / "haproxy.cfg"
-    file.write_text(adapted(text, {"10.0.0": NETWORK, "bind :1883": f"bind 127.0.0.1:{port}"}))
-    process = subprocess.Popen([command, "-db", "-f", str(file)])
-    try:
-        until(lambda: reachable("127.0.0.1", port), "HAProxy")
-        reader = connected("127.0.0.1", port, "reader", present=False)
-        assert reader.subscribe(("hall", 1)) == (1,)
-        (leader,) = (one for one in machines if one.role == "leading")
-        leader.kill()
-        with pytest.raises((ConnectionClosedError, OSError)):
-            reader.receive(60)
-        reader = connected("127.0.0.1", port, "reader", present=True)
-        with connected("127.0.0.1", port, "writer", present=False) as writer:
-            writer.publish("hall", b"after", 1)
-        message = reader.expect_a(Publish)
-        assert message.payload == b"after"
-        reader.close()
-    finally:
-        process.kill()
-        process.wait()

@@ -10,7 +10,10 @@ from harness.plainaudit import audit_plainly, checked_records
 
 from cli.commands.advice import Advice, advise, merge_advice
 from cli.commands.broker_advice import advise_on_broker
+from eventstore.format.events import MessagePublished
+from eventstore.format.positions import position
 from eventstore.format.turn_parts import TurnAssembler
+from projections.past.message_story import topic_of
 from projections.past.story_builder import StoryBuilder
 from simulation.chaos import errors_of_the_broker
 from simulation.incidents import (
@@ -198,10 +201,15 @@ class AnswersRun:
         """Compare what ``why`` says about the last messages with what happened to them."""
         await self.world.go(1)
         for subject in self.subjects:
-            builder = StoryBuilder(
-                wanted=lambda topic, own=subject.topic: topic == own,
-                last=len(subject.sent),
-            )
+            refs = [
+                position(record.sequence, index + offset)
+                for record in self._records()
+                for index, event in record.events()
+                if isinstance(event, MessagePublished)
+                for offset in range(event.count)
+                if topic_of(event, offset) == subject.topic
+            ]
+            builder = StoryBuilder(refs[-len(subject.sent) :] if subject.sent else ())
             for record in self._records():
                 builder.take(record)
             stories = [*builder.stories.values()]

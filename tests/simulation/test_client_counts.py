@@ -9,9 +9,8 @@ from harness import packets as p
 from actors.inspection.views import history_fields
 from eventstore.format.events import MessageDropped
 from eventstore.format.positions import position
-from projections.state.client_history import ClientHistories
+from projections.state.client_history import ClientHistories, add_to_history
 from projections.state.format import GONE, HISTORY, MARK, decode_entry, version_tag
-from projections.state.history_fold import add_to_history
 from projections.state.node_state import NodeState
 from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit

@@ -64,7 +64,7 @@ from projections.past.joined_state import JoinedState, changes_in_logs, fold_log
 from projections.past.log_stories import WantedMessages
 from projections.past.lost_records import lost_in
 from projections.past.merged_events import LogEntry, MergedReader
-from projections.views.reader_view import reader_object, readers_of
+from projections.views.state_view import reader_object, readers_of
 
 _POLL_SECONDS: Final = 0.2
 """Seconds between two looks at a log that is followed."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import orjson
+import pytest
 from harness.client_stories import ClientStories
 
 from eventstore.format.event_parsing import Event
@@ -31,6 +32,7 @@ from eventstore.format.node_events import (
 from eventstore.format.positions import Position, position, to_runs
 from eventstore.format.records import GENESIS, Record
 from eventstore.format.turn_parts import TurnAssembler
+from projections.past.message_search import LatestMessages
 from projections.past.message_story import MessageStory
 from projections.past.story_builder import StoryBuilder
 
@@ -62,10 +64,6 @@ def explain(explainer: StoryBuilder, *records: tuple[Event, ...]) -> list[Messag
     return list(explainer.stories.values())
 
 
-def topic_t(topic: str) -> bool:
-    return topic == "t"
-
-
 def fates(story: MessageStory) -> list[tuple[str, str]]:
     return [(copy.session, copy.outcome) for copy in story.copies]
 
@@ -77,7 +75,7 @@ def steps(story: MessageStory) -> list[tuple[Position, str]]:
 def test_each_message_of_a_column_has_its_own_story() -> None:
     refs = [position(2, index) for index in range(3)]
     stories = explain(
-        ClientStories("c", wanted=topic_t, last=2),
+        ClientStories("c", *refs[1:]),
         (opened("c"), Subscribed("c", [("t", 1)])),
         (published(3), sent(refs, 5)),
         (Acked("c", [5, 7]),),
@@ -90,19 +88,26 @@ def test_each_message_of_a_column_has_its_own_story() -> None:
     assert (subscriber.known, subscriber.connected, subscriber.filters) == (True, True, [("t", 1)])
 
 
-def test_only_the_latest_on_the_topic_are_kept() -> None:
-    stories = explain(
-        StoryBuilder(wanted=topic_t, last=3),
-        (published(4, topics=("t", "u")),),
-        (published(1, topics=("u",)),),
-        (published(2),),
-    )
-    assert [story.ref for story in stories] == [position(1, 2), position(3, 0), position(3, 1)]
+@pytest.mark.parametrize(
+    ("until", "refs"),
+    [
+        (None, [position(1, 2), position(3, 0), position(3, 1)]),
+        (position(2, 5), [position(1, 0), position(1, 2)]),
+    ],
+)
+def test_only_the_latest_on_the_topic_are_found(
+    until: Position | None, refs: list[Position]
+) -> None:
+    latest = LatestMessages("t".__eq__, 3, until)
+    events = published(4, topics=("t", "u")), published(1, topics=("u",)), published(2)
+    for sequence, event in enumerate(events, 1):
+        latest.take(record(sequence, event))
+    assert latest.refs == refs
 
 
 def test_an_answer_for_an_earlier_message_does_not_count_for_a_later_one() -> None:
     (story,) = explain(
-        StoryBuilder(wanted=topic_t),
+        StoryBuilder([position(2, 0)]),
         (opened("c"), published(), sent([position(1, 1)], 1)),
         (published(),),
         (Acked("c", [1]),),
@@ -113,7 +118,7 @@ def test_an_answer_for_an_earlier_message_does_not_count_for_a_later_one() -> No
 def test_a_queued_message_is_sent_later_and_again() -> None:
     ref = position(1, 0)
     (story,) = explain(
-        StoryBuilder(refs=[ref]),
+        StoryBuilder([ref]),
         (published(2), Queued("c", "t", 1, to_runs([ref, ref + 1]), 2)),
         (opened("c", resumed=True), sent([ref], 9, queued=1)),
         (Redelivered("c", [9], "ack_wait"),),
@@ -126,7 +131,7 @@ def test_a_queued_message_is_sent_later_and_again() -> None:
 def test_dropped_from_the_queue_or_at_once() -> None:
     ref = position(1, 0)
     (story,) = explain(
-        StoryBuilder(refs=[ref]),
+        StoryBuilder([ref]),
         (published(), Queued("c", "t", 1, [ref], 1)),
         (MessageDropped("d", "queue_bytes", 1, [ref], "t"),),
         (MessageDropped("c", "unsubscribed", 1, [ref], "t", queued=1),),
@@ -137,10 +142,10 @@ def test_dropped_from_the_queue_or_at_once() -> None:
 
 def test_qos_2_takes_effect_when_it_is_released() -> None:
     early = (opened("p"), published(qos=2))
-    (story,) = explain(ClientStories("c", wanted=topic_t), early)
+    (story,) = explain(ClientStories("c", position(1, 1)), early)
     assert (story.effective, story.subscriber) == (False, None)
     (story,) = explain(
-        ClientStories("c", wanted=topic_t),
+        ClientStories("c", position(1, 1)),
         early,
         (opened("c"), Subscribed("c", [("t", 2)])),
         (Released("p", [1], [position(1, 1)]),),
@@ -148,7 +153,7 @@ def test_qos_2_takes_effect_when_it_is_released() -> None:
     assert story.effective
     assert story.subscriber is not None
     assert story.subscriber.filters == [("t", 2)]
-    (story,) = explain(StoryBuilder(wanted=topic_t), early, (SessionExpired("p", "expired"),))
+    (story,) = explain(StoryBuilder([position(1, 1)]), early, (SessionExpired("p", "expired"),))
     assert [step.what for step in story.steps] == ["discarded"]
 
 
@@ -163,14 +168,14 @@ def test_deliveries_end_with_their_session() -> None:
     ]
     for clean, end, outcome in ends:
         (story,) = explain(
-            StoryBuilder(refs=[ref]),
+            StoryBuilder([ref]),
             (opened("c", clean=clean), published(), sent([ref], 1)),
             (end,),
         )
         assert fates(story) == [("c", outcome)], end
     # the packet identifier is free again: its next use is another message
     (story,) = explain(
-        StoryBuilder(refs=[ref]),
+        StoryBuilder([ref]),
         (opened("c"), published(), sent([ref], 1)),
         (opened("c"), Acked("c", [1])),
     )
@@ -178,7 +183,7 @@ def test_deliveries_end_with_their_session() -> None:
 
 
 def test_a_client_without_a_session() -> None:
-    (story,) = explain(ClientStories("c", wanted=topic_t), (published(),))
+    (story,) = explain(ClientStories("c", position(1, 0)), (published(),))
     assert story.subscriber is not None
     assert not story.subscriber.known
 
@@ -220,6 +225,17 @@ def from_begin(explainer: StoryBuilder, *records: tuple[Event, ...]) -> list[Mes
     return [story for story in explainer.stories.values() if story.known]
 
 
+def latest_from_begin(count: int, *records: tuple[Event, ...]) -> list[Position]:
+    """The positions of the latest messages on t in a log that begins with record 100."""
+    made = [record(sequence, *events) for sequence, events in enumerate(records, BEGIN)]
+    latest = LatestMessages("t".__eq__, count, None, BEGIN)
+    for one in made:
+        latest.look_ahead(one)
+    for one in made:
+        latest.take(one)
+    return latest.refs
+
+
 def carried(*refs: Position, topics: Sequence[str] = ("t",)) -> MessagesCarried:
     which = [at % len(topics) for at in range(len(refs))] if len(topics) > 1 else []
     return MessagesCarried(to_runs(refs), list(topics), which, 1, 0, len(refs))
@@ -234,7 +250,7 @@ COMPLETED = CheckpointCompleted(1, position(BEGIN, 0), 1, 0)
 
 def test_a_message_from_before_that_is_carried() -> None:
     (story,) = from_begin(
-        ClientStories("c", wanted=topic_t, begin=BEGIN),
+        ClientStories("c", OLD[0], begin=BEGIN),
         (CheckpointBegun(1), holding(queues=[[0, 1, [OLD[0] << 3 | 1]]]), COMPLETED),
         (sent([OLD[0]], 7, queued=1),),
         (carried(OLD[0]),),
@@ -251,7 +267,7 @@ def test_a_message_from_before_that_is_carried() -> None:
 def test_copies_that_a_checkpoint_found_on_their_way() -> None:
     sent_ms = 5
     (story,) = from_begin(
-        StoryBuilder(refs=[OLD[0]], begin=BEGIN),
+        StoryBuilder([OLD[0]], BEGIN),
         (
             CheckpointBegun(1),
             holding("a", inflight=[[0, 1, sent_ms, [3], [OLD[0]]]]),
@@ -270,14 +286,14 @@ def test_copies_that_a_checkpoint_found_on_their_way() -> None:
 
 def test_a_later_checkpoint_adds_nothing() -> None:
     first = (CheckpointBegun(1), holding(queues=[[0, 1, [OLD[0] << 3 | 1]]]), COMPLETED)
-    (story,) = from_begin(StoryBuilder(refs=[OLD[0]], begin=BEGIN), first, first)
+    (story,) = from_begin(StoryBuilder([OLD[0]], BEGIN), first, first)
     assert [step.what for copy in story.copies for step in copy.steps] == ["held"]
 
 
 def test_a_message_from_before_whose_pubrel_comes_after() -> None:
     repeated = RetainedSnapshot(["t"], [2], [OLD[0]], 1, 0, 1, "p")
     begun = (CheckpointBegun(1), holding("p", inbound=[[[9], [OLD[0]]]]), repeated, holding("c"))
-    explainer = ClientStories("c", wanted=topic_t, begin=BEGIN)
+    explainer = ClientStories("c", OLD[0], begin=BEGIN)
     (story,) = from_begin(explainer, (*begun, COMPLETED))
     assert (story.session, story.qos, story.effective) == ("p", 2, False)
     explainer.take(record(BEGIN + 1, Released("p", [9], [OLD[0]]), sent([OLD[0]], 1)))
@@ -297,21 +313,19 @@ def test_a_retained_message_is_followed_from_place_to_place() -> None:
         (CheckpointBegun(2), RetainedSnapshot(["t"], [1], [first], 1, 0, 1)),
         (Delivered("c", "t", 1, [4], [second], retain=True), Acked("c", [4])),
     ]
-    (story,) = explain(StoryBuilder(wanted=topic_t), *log)
+    (story,) = explain(StoryBuilder([position(1, 0)]), *log)
     assert (story.ref, story.before, story.session) == (position(1, 0), 0, "p")
     assert [(step.at, step.what) for step in story.steps] == [
         (first, "repeated"),
         (second, "repeated"),
     ]
     assert fates(story) == [("c", "acknowledged")]
-    (later,) = explain(StoryBuilder(refs=[position(1, 0)]), *log)
-    assert fates(later) == [("c", "acknowledged")]
 
 
 def test_a_retained_message_whose_publication_was_cut_off() -> None:
     snapshot = RetainedSnapshot(["t", "u"], [1, 0], [OLD[0], OLD[1]], 1, 0, 2)
     (story,) = from_begin(
-        StoryBuilder(wanted=topic_t, begin=BEGIN),
+        StoryBuilder([OLD[0]], BEGIN),
         (CheckpointBegun(1), snapshot, COMPLETED),
         (Delivered("c", "t", 1, [4], [position(BEGIN, 1)], retain=True),),
     )
@@ -320,31 +334,31 @@ def test_a_retained_message_whose_publication_was_cut_off() -> None:
 
 
 def test_the_latest_messages_are_followed_whether_from_before_or_not() -> None:
-    stories = from_begin(
-        StoryBuilder(wanted=topic_t, last=2, begin=BEGIN),
+    refs = latest_from_begin(
+        2,
         (CheckpointBegun(1), RetainedSnapshot(["t"], [1], [OLD[1]], 1, 0, 1), COMPLETED),
         (carried(OLD[3], OLD[0], OLD[2], topics=("t", "u")),),
         (published(1),),
     )
-    assert [story.ref for story in stories] == [OLD[3], position(BEGIN + 2, 0)]
+    assert refs == [OLD[3], position(BEGIN + 2, 0)]
 
 
 def test_a_will_that_waits_is_no_message() -> None:
-    stories = from_begin(
-        StoryBuilder(wanted=topic_t, last=5, begin=BEGIN),
+    refs = latest_from_begin(
+        5,
         (CheckpointBegun(1), holding(will=["t", 1, False, OLD[1]]), COMPLETED),
         (carried(OLD[0], OLD[1]),),
     )
-    assert [story.ref for story in stories] == [OLD[0]]
+    assert refs == [OLD[0]]
 
 
 def test_a_message_without_receivers_is_unknown_after_a_cut() -> None:
-    builder = StoryBuilder(refs=[OLD[0]], begin=BEGIN)
+    builder = StoryBuilder([OLD[0]], BEGIN)
     assert from_begin(builder, (CheckpointBegun(1), COMPLETED)) == []
 
 
 def test_how_a_session_stood_is_not_known_before_it_is_repeated() -> None:
-    explainer = ClientStories("c", wanted=topic_t, last=2, begin=BEGIN)
+    explainer = ClientStories("c", position(BEGIN, 0), position(BEGIN + 2, 0), begin=BEGIN)
     stories = from_begin(explainer, (published(),), (CheckpointBegun(1), holding()), (published(),))
     assert stories[0].subscriber is None
     assert stories[1].subscriber is not None

@@ -42,7 +42,7 @@ def published(*, retain: bool = False) -> MessagePublished:
 
 def told(*steps: Event, retain: bool = False) -> MessageStory:
     """The story of a message, published in a record of its own, with each step in another."""
-    builder = StoryBuilder(wanted=lambda _topic: True)
+    builder = StoryBuilder([REF])
     for sequence, event in enumerate((published(retain=retain), *steps), 1):
         payloads = [BLOCK, b"on"] if sequence == 1 else []
         data = encode_record(
@@ -172,14 +172,14 @@ def test_a_drop_is_a_sentence() -> None:
 def test_waiting_messages() -> None:
     assert said(told(queued()))[0].endswith("still queued, but expired: it will not be sent")
     lasting = Queued(GROUP, "t", 1, [REF], 2)
-    builder = StoryBuilder(refs=[REF])
+    builder = StoryBuilder([REF])
     take(builder, MessagePublished("p", 1, False, ["t"], [], [1], 2, 0, 1), lasting)
     (story,) = builder.stories.values()
     assert said(story)[0].endswith("waits until a member is connected and has room")
 
 
 def test_a_member_without_the_message_shows_the_receiving_member() -> None:
-    builder = ClientStories("bob", refs=[position(1, 2)])
+    builder = ClientStories("bob", position(1, 2))
     take(
         builder,
         SessionOpened("bob", False, False, 5, expiry=60),
@@ -195,7 +195,7 @@ def test_a_member_without_the_message_shows_the_receiving_member() -> None:
 
 
 def test_a_publisher_with_no_local_shows_the_reason() -> None:
-    builder = ClientStories("c", refs=[position(1, 2)])
+    builder = ClientStories("c", position(1, 2))
     take(
         builder,
         SessionOpened("c", False, False, 5, expiry=60),

@@ -2,7 +2,7 @@
 
 import orjson
 import pytest
-from specification import CLIENT, given, opened, published, queued, snapshot, subscribed
+from specification import CLIENT, given, opened, published, queued, snapshot, subscribed, subscriber
 
 from actors.maintenance.checkpoints import (
     StateEvent,
@@ -121,9 +121,8 @@ def test_a_snapshot_from_before_mqtt_5_is_read() -> None:
 
 
 def test_queued_messages_expire() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         Queued(CLIENT, "a", 1, [[10, 4, 1]], 40, expires=[NOW, 0, NOW + 9, NOW]),
     )
     queue = spec.subscription("a").queue
@@ -138,9 +137,8 @@ def test_queued_messages_expire() -> None:
 
 
 def test_the_last_message_of_a_queue_expires_with_its_subscription() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         Queued(CLIENT, "a", 1, [10], 3, expires=NOW),
         Unsubscribed(CLIENT, ["a"]),
         Expired(CLIENT, "a", [10], 3),
@@ -150,9 +148,8 @@ def test_the_last_message_of_a_queue_expires_with_its_subscription() -> None:
 
 
 def test_sent_messages_do_not_expire() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         Queued(CLIENT, "a", 1, [10], 3, expires=NOW),
         Delivered(CLIENT, "a", 1, [1], [10], queued=3),
     )
@@ -160,9 +157,7 @@ def test_sent_messages_do_not_expire() -> None:
 
 
 def test_retain_as_published_is_kept_with_the_delivery() -> None:
-    spec = given(
-        opened(), subscribed(("a", 1)), Delivered(CLIENT, "a", 1, [1], [10], retain=False, rap=True)
-    )
+    spec = subscriber(1, Delivered(CLIENT, "a", 1, [1], [10], retain=False, rap=True))
     flags = spec.state.inflight[1].flags
     assert (flags & QOS_MASK, bool(flags & RAP_FLAG)) == (1, True)
     assert again(spec.state).inflight[1].flags == flags
@@ -170,7 +165,7 @@ def test_retain_as_published_is_kept_with_the_delivery() -> None:
 
 @pytest.mark.parametrize("event", [Refused(CLIENT, [1], [0x87]), Acked(CLIENT, [1], reasons=[128])])
 def test_a_refused_delivery_is_over(event: Event) -> None:
-    spec = given(opened(), subscribed(("a", 2)), Delivered(CLIENT, "a", 2, [1, 2], [10, 11]), event)
+    spec = subscriber(2, Delivered(CLIENT, "a", 2, [1, 2], [10, 11]), event)
     assert list(spec.state.inflight) == [2]
     assert (spec.state.releasing, spec.subscription("a").outstanding) == ({}, 1)
 

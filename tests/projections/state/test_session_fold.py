@@ -17,6 +17,7 @@ from specification import (
     queued,
     snapshot,
     subscribed,
+    subscriber,
 )
 
 from eventstore.format.event_parsing import Event
@@ -59,9 +60,8 @@ def test_opened_marks_the_session_as_connected() -> None:
 
 @pytest.mark.mqtt("MQTT-3.1.2-6")
 def test_a_session_that_is_not_resumed_starts_empty() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         published(2, [("t", b"x")], [5]),
         delivered("a", 1, [1, 2], [100, 101]),
         delivered("a", 2, [3], [102]),
@@ -78,9 +78,8 @@ def test_a_session_that_is_not_resumed_starts_empty() -> None:
 
 @pytest.mark.mqtt("MQTT-3.1.2-4")
 def test_a_resumed_session_keeps_everything() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         delivered("a", 1, [1], [100]),
         queued("a", 1, [103], 4),
         published(2, [("t", b"x")], [5]),
@@ -97,23 +96,22 @@ def test_opening_forgets_the_will_of_the_connection_before() -> None:
 
 
 def test_closed_keeps_the_time_and_everything_else() -> None:
-    spec = given(opened(), subscribed(("a", 1)), delivered("a", 1, [1], [100]))
+    spec = subscriber(1, delivered("a", 1, [1], [100]))
     before = snapshot(spec.state)
     after = snapshot(spec.and_(closed()).state)
     assert after == {**before, "connected": False, "closed_ms": START_MS + 4 * STEP_MS}
 
 
 def test_taken_over_changes_nothing_by_itself() -> None:
-    spec = given(opened(), subscribed(("a", 1)))
+    spec = subscriber()
     before = snapshot(spec.state)
     assert snapshot(spec.and_(SessionTakenOver(CLIENT, 1)).state) == before
 
 
 @pytest.mark.mqtt("MQTT-3.8.4-3")
 def test_subscribing_again_changes_the_qos_and_nothing_else() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 2)),
+    spec = subscriber(
+        2,
         delivered("a", 2, [1], [100]),
         queued("a", 2, [101], 5),
         subscribed(("a", 1)),
@@ -131,9 +129,8 @@ def test_an_unsubscribed_filter_without_messages_is_removed() -> None:
 
 @pytest.mark.mqtt("MQTT-3.10.4-3")
 def test_messages_in_flight_and_queued_outlive_the_subscription() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         delivered("a", 1, [1], [100]),
         queued("a", 1, [101], 5),
         Unsubscribed(CLIENT, ["a"]),
@@ -150,9 +147,8 @@ def test_messages_in_flight_and_queued_outlive_the_subscription() -> None:
 
 
 def test_an_unsubscribed_filter_ends_when_its_queue_is_dropped() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         queued("a", 1, [101, 102], 5),
         Unsubscribed(CLIENT, ["a"]),
         MessageDropped(CLIENT, "removed", 2, filter="a", queued=5),
@@ -162,9 +158,8 @@ def test_an_unsubscribed_filter_ends_when_its_queue_is_dropped() -> None:
 
 
 def test_subscribing_again_restores_the_filter() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         delivered("a", 1, [1], [100]),
         Unsubscribed(CLIENT, ["a"]),
         subscribed(("a", 2)),
@@ -181,9 +176,8 @@ def test_a_delivery_for_an_unknown_filter_is_completed_and_removed() -> None:
 
 
 def test_delivered_is_in_flight_in_the_order_of_delivery() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         delivered("a", 1, [7, 8], [100, 50]),
         delivered("a", 1, [3], [60], retain=True),
     )
@@ -195,9 +189,8 @@ def test_delivered_is_in_flight_in_the_order_of_delivery() -> None:
 
 
 def test_delivered_from_the_queue_leaves_it_at_the_head() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         queued("a", 1, [100, 101], 10),
         queued("a", 2, [102], 4, retain=True),
     )
@@ -211,9 +204,8 @@ def test_delivered_from_the_queue_leaves_it_at_the_head() -> None:
 
 
 def test_empty_payloads_leave_the_queue_as_well() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 1)),
+    spec = subscriber(
+        1,
         queued("a", 1, [100], 0),
         delivered("a", 1, [1], [100], queued=0),
     )
@@ -221,25 +213,21 @@ def test_empty_payloads_leave_the_queue_as_well() -> None:
 
 
 def test_drops_before_queueing_change_nothing() -> None:
-    spec = given(opened(), subscribed(("a", 1)), queued("a", 1, [100], 3))
+    spec = subscriber(1, queued("a", 1, [100], 3))
     before = snapshot(spec.state)
     spec.and_(MessageDropped(CLIENT, "queue_messages", 4, [[200, 4, 1]], "a"))
     assert snapshot(spec.state) == before
 
 
 def test_acked_completes_and_ignores_unknown_identifiers() -> None:
-    spec = given(
-        opened(), subscribed(("a", 1)), delivered("a", 1, [1, 2, 3], [100, 101, 102])
-    ).and_(Acked(CLIENT, [2, 9]))
+    spec = subscriber(1, delivered("a", 1, [1, 2, 3], [100, 101, 102])).and_(Acked(CLIENT, [2, 9]))
     assert list(spec.state.inflight) == [1, 3]
     assert spec.subscription("a").outstanding == 2
 
 
 @pytest.mark.mqtt("MQTT-4.3.3-1")
 def test_qos_2_outbound_goes_from_in_flight_to_releasing_to_done() -> None:
-    spec = given(
-        opened(), subscribed(("a", 2)), delivered("a", 2, [1, 2], [100, 101]), Received(CLIENT, [2])
-    )
+    spec = subscriber(2, delivered("a", 2, [1, 2], [100, 101]), Received(CLIENT, [2]))
     state = spec.state
     assert list(state.inflight) == [1]
     assert [(pid, sent.ref) for pid, sent in state.releasing.items()] == [(2, 101)]
@@ -250,9 +238,8 @@ def test_qos_2_outbound_goes_from_in_flight_to_releasing_to_done() -> None:
 
 
 def test_the_order_of_pubrecs_is_the_order_of_releasing() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 2)),
+    spec = subscriber(
+        2,
         delivered("a", 2, [1, 2, 3], [100, 101, 102]),
         Received(CLIENT, [3, 1]),
         Received(CLIENT, [2]),
@@ -284,9 +271,8 @@ def test_other_publications_are_not_of_the_state(event: Event) -> None:
 
 
 def test_redelivered_sets_the_time_and_keeps_the_order() -> None:
-    spec = given(
-        opened(),
-        subscribed(("a", 2)),
+    spec = subscriber(
+        2,
         delivered("a", 2, [1, 2, 3], [100, 101, 102]),
         Received(CLIENT, [1]),
         Redelivered(CLIENT, [1, 2], "ack_wait"),
@@ -437,7 +423,7 @@ def test_a_replay_is_in_the_snapshot_and_others_are_as_before() -> None:
     again = decode_session(CLIENT, orjson.loads(orjson.dumps(parts)))
     assert snapshot(again) == snapshot(spec.state)
     assert encode_session(again) == parts
-    assert "replays" not in encode_session(given(opened(), subscribed(("a", 0))).state)[0]
+    assert "replays" not in encode_session(subscriber(0).state)[0]
 
 
 def test_many_replays_are_several_parts() -> None:
