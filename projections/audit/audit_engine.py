@@ -6,6 +6,7 @@ the same.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -21,6 +22,7 @@ from projections.audit.audit_outcome import (
     ClaimsCompared,
     DropCount,
     LatencyHistogram,
+    NodeRecovery,
     NodeSummary,
     Outcome,
     RuleResult,
@@ -225,8 +227,9 @@ class AuditEngine:
 
     ``claims`` are compared with the logs; None: nothing is claimed. ``cluster``: several nodes form
     one cluster, so that a session may belong to one of them at a time. ``compare`` compares the
-    logs of brokers that have several; None: they are not compared. ``progress`` is called with the
-    next step, in a few words.
+    logs of brokers that have several; None: they are not compared. ``recovery``: the outcome says
+    what brokers recovered at their last start. ``progress`` is called with the next step, in a few
+    words.
     """
 
     def __init__(
@@ -234,11 +237,13 @@ class AuditEngine:
         claims: Sequence[StateClaim] | None = None,
         *,
         cluster: bool = True,
+        recovery: bool = False,
         compare: Callable[[Sequence[BrokerLogs]], Iterable[ComparedLog]] | None = None,
         progress: Callable[[str], object] = lambda _doing: None,
     ) -> None:
         self._claims = claims
         self._cluster = cluster
+        self._recovery = recovery
         self._compare = compare
         self._progress = progress
         self._violations: list[Violation] = []
@@ -280,7 +285,8 @@ class AuditEngine:
                 counts.update({int(kind): count for kind, count in note.values.items()})
         places = {name: at for one in brokers for name, at in one.places().items()}
         joins_nodes = self._cluster and len(logs) > 1
-        plan = AuditPlan(logs, complete_claims(self._claims or ()), joins_nodes, places)
+        complete = complete_claims(self._claims or ())
+        plan = AuditPlan(logs, complete, joins_nodes, self._recovery, places)
         claims = [
             facts.made(_CLAIM_COLUMNS, rows) for rows in (claim_rows(self._claims or ()),) if rows
         ]
@@ -433,7 +439,15 @@ class AuditEngine:
             compared=compared,
             seconds=0,
             notes=(*summaries.remarks, *self._remarks()),
+            recoveries=tuple(self._recoveries(summaries)) if self._recovery else (),
         )
+
+    def _recoveries(self, summaries: LogSummaries) -> Iterator[NodeRecovery]:
+        """Yield what each broker recovered at its last start."""
+        names = [one.name for one in fields(NodeRecovery)[2:]]
+        for one in summaries.nodes:
+            counts = {name: self._totals.counts[f"recovered {name} {one.node}"] for name in names}
+            yield NodeRecovery(one, summaries.logs[one.node].start, **counts)
 
     def _remarks(self) -> list[str]:
         remarks = [remark for one in self._compared for remark in one.remarks()]

@@ -41,6 +41,8 @@ class AuditPlan:
     """By node, the positions at which claims are complete, with their source."""
     connections: bool = False
     """Whether the connections of sessions are compared between nodes."""
+    recovery: bool = False
+    """Whether what brokers recovered at their last start is counted."""
     places: Mapping[str, LogPlace] = field(default_factory=dict)
     """The places of logs among those of their brokers, by node."""
 

@@ -106,6 +106,8 @@ class FactMakers:
         self.record: Record
         self.before_ms = 0
         """Time of the previous record; 0: unknown."""
+        self.interrupts = False
+        """Whether the turn of the previous record is unfinished, and another one begins."""
         self.links: dict[int, str] = {}
         """Links of previous records, by their sequence."""
         self.followed: set[str] = set()
@@ -407,12 +409,13 @@ class FactMakers:
     def _started(self, event: BrokerStarted, at: Position) -> None:
         times = {"time_ms": self.record.steady_ms, "clock_ms": self.record.time_ms}
         values = {"software": event.software, **times, **self._turn()}
-        self._note(at, STARTED, {**values, "before_ms": self.before_ms})
+        before = {"before_ms": self.before_ms, "interrupts": self.interrupts}
+        self._note(at, STARTED, {**values, **before})
 
     def _doubtful(self, event: LogEndUnproven | LogSalvaged, at: Position) -> None:
         proof = LogProof()
         proof.take(event, self.record.sequence, self.record.time_ms)
-        values: dict[str, Any] = {"doubts": [tuple(doubt) for doubt in proof.doubts]}
+        values: dict[str, Any] = {"e": event.e, "doubts": [tuple(doubt) for doubt in proof.doubts]}
         if isinstance(event, LogEndUnproven) and event.salvaged:
             ends = [event.end, event.salvaged]
             values |= {"continued": ends, "clock_ms": self.record.time_ms}

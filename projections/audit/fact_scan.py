@@ -103,6 +103,9 @@ class FactScan:
         self._takers.before_ms = (
             self._piece.ends_steady_ms if follows and self._piece is not None else 0
         )
+        self._takers.interrupts = (
+            follows and self._piece is not None and not (self._piece.last.last or record.part)
+        )
         if record.time_ms - record.steady_ms != self._jumped_ms:
             self._jumped_ms = record.time_ms - record.steady_ms
             before_ms = self._takers.before_ms

@@ -59,7 +59,8 @@ def fold_sessions(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
         if log is None:
             continue  # a claim about another node
         if node not in marks:
-            marks[node] = session_marks(log, plan.complete.get(node, ()))
+            complete = plan.complete.get(node, ())
+            marks[node] = session_marks(log, complete, recovery=plan.recovery)
         checker = SessionChecker(log, marks[node], session, results, plan.places.get(node))
         for row in group:
             checker.take(*row[2:])

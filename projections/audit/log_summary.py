@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from eventstore.format.positions import INDEX_BITS, Position, position, sequence_of
 from eventstore.reading.log_points import jump_notes
-from projections.audit.audit_outcome import NodeSummary
+from projections.audit.audit_outcome import BrokerStart, NodeSummary
 from projections.audit.chain_check import (
     ACTED,
     ARCHIVED,
@@ -92,6 +92,8 @@ class LogSummary:
     """Its limits, and the times during which a broker ran."""
     follows: tuple[str, ...] = ()
     """The logs from which it takes messages."""
+    start: BrokerStart | None = None
+    """The last start of its broker; None: it contains none."""
 
 
 @dataclass(slots=True)
@@ -204,6 +206,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         tuple(_judged_cuts(judged, begin)),
         outline,
         tuple(sorted({note.values["log"] for note in notes[FOLLOWED]})),
+        _last_start(pieces, notes),
     )
     found.nodes.append(
         NodeSummary(
@@ -364,6 +367,22 @@ def _runs(notes: dict[str, list[LogNote]], first: int, outline: LogOutline) -> l
         if not outline.interrupted(one, other) and not any(one < start < other for start in starts):
             breaks.append(ChainBreak(Rule.EVENT, other, "a broker stopped that had stopped before"))
     return breaks
+
+
+def _last_start(pieces: list[LogPiece], notes: dict[str, list[LogNote]]) -> BrokerStart | None:
+    """Return the last start of the broker."""
+    starts, stops = notes[STARTED], [note.at for note in notes[STOPPED]]
+    if not starts:
+        return None
+    at, values = starts[-1].at, starts[-1].values
+    # In a cut log the earlier start may be gone, but not the shutdown behind it.
+    earlier = max((note.at for note in starts[:-1]), default=-1)
+    stopped = any(earlier < stop < at for stop in stops)
+    stopped = stopped or (earlier < 0 and sequence_of(at) == 1)
+    unproven = any(note.values["e"] == "LogEndUnproven" for note in notes[DOUBT] if note.at > at)
+    before = (piece.last for piece in pieces if piece.last.sequence + 1 == values["turn"])
+    interrupts = values["interrupts"] or any(not one.last for one in before)
+    return BrokerStart(at, values["clock_ms"], not (stopped or unproven), interrupts)
 
 
 def _archived(notes: list[LogNote]) -> list[ChainBreak]:

@@ -16,8 +16,11 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Returned,
+    SessionClosed,
     SessionOpened,
+    WillArmed,
 )
+from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, from_runs
 from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
@@ -34,6 +37,8 @@ _PASSES: Final = 2
 _PACKET_IDS: Final = 65_535
 _LEAVES: Final = (Delivered, MessageDropped, Expired, Assigned)
 """Events with which messages leave a queue."""
+_WITH_OPENING: Final = (WillArmed, SessionSnapshot, RetainedSnapshot)
+"""Events permitted between the beginning of a connection and the PUBRELs that are sent again."""
 
 
 class QueueProgress:
@@ -176,9 +181,12 @@ class RedeliveryOrder:
     their first transmission [MQTT-4.6.0-1].
     """
 
-    __slots__ = ("_all", "_left", "_order")
+    __slots__ = ("_all", "_left", "_opened", "_order", "releasing")
 
-    def __init__(self, state: SessionState) -> None:
+    def __init__(self, state: SessionState, opened: Position = 0) -> None:
+        self._opened = opened
+        self.releasing = set(state.releasing)
+        """Packets whose PUBREL must be sent again before anything else."""
         self._order = deque((*state.releasing, *state.inflight))
         self._left = set(self._order)
         self._all = frozenset(self._order)
@@ -186,6 +194,7 @@ class RedeliveryOrder:
     def again(self, event: Redelivered, at: Position) -> list[Violation]:
         """Process packets sent again because the session was resumed; return violations."""
         found: list[Violation] = []
+        self.releasing.difference_update(from_runs(event.pids))
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._all:
                 what = (
@@ -200,6 +209,23 @@ class RedeliveryOrder:
                 what = f"packet {pid} was sent again before packet {first}"
                 found.append(Violation(Rule.ORDER, at + number, what))
         return found
+
+    def released(self, event: Event | None, at: Position) -> list[Violation]:
+        """Process any event, None: the end of the log; return a violation if PUBRELs are missing.
+
+        They are sent in the turn in which the connection begins.
+        """
+        if not self.releasing or isinstance(event, _WITH_OPENING):
+            return []
+        if isinstance(event, Redelivered) and event.cause == "resumed":
+            return []
+        packets, more = f"packet {min(self.releasing)}", len(self.releasing) - 1
+        self.releasing.clear()
+        if isinstance(event, SessionClosed) and event.reason == "session_failed":
+            return []
+        packets += f" and {more} more" if more else ""
+        what = f"the PUBREL of {packets} was not sent again when its client reconnected"
+        return [Violation(Rule.ORDER, at if event is not None else self._opened, what)]
 
     def answered(self, event: Acked | Received | Refused | Completed | Returned) -> None:
         """Record answers, or another end: these packets need not be sent again."""

@@ -52,6 +52,9 @@ _OF_SESSIONS: Final = frozenset({Expired, MessageDropped, ReplayReached, Session
 _SERVED: Final = _OF_CONNECTIONS - {Returned}
 """Events that cannot happen to a connection that a stopped broker left open."""
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
+_AT_START: Final = frozenset({"broker_restarted", "session_failed"})
+"""Reasons with which a connection ends that a broker left open; the second one if its actor failed
+then."""
 
 
 class OwnershipAudit:
@@ -139,6 +142,8 @@ class OwnershipAudit:
             self._report(
                 at, "a connection ended with its broker, but the broker did not start again"
             )
+        elif event.reason not in _AT_START and not self._of_node and self._restarted(at):
+            self._report(at, f"a connection ended as {event.reason!r:.40}, after its broker ended")
         self._opened = -1
 
     def _begin(self, event: SessionOpened, state: SessionState | None, at: Position) -> None:

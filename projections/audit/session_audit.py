@@ -245,6 +245,7 @@ class SessionAudit:
     ) -> None:
         """Check an event against the state before it."""
         self._drops.took(event)
+        self._answers.take(event, at)
         check = _CHECKS.get(kind)
         if kind is RetainedSnapshot:
             if self._known and at >= self.fold.whole:
@@ -279,6 +280,7 @@ class SessionAudit:
             self._report_all(self._expected.overdue(_BEYOND))
         self._end_turn()
         self._drops.took(None)
+        self._answers.take(None, _BEYOND)
         self._ends.finish(state)
         self._wills.finish(state)
         self._progress.finish()
@@ -333,7 +335,7 @@ class SessionAudit:
         if not event.resumed:
             self._forget()
             self._known = True
-        self._answers.opened(state if event.resumed else None, known=self._known)
+        self._answers.opened(state if event.resumed else None, at, known=self._known)
         for name in filter(is_token, (event.session, event.user or "")):
             self._case(Rule.ERASURE)
             if 0 < (erased := self._outline.name_erased_at(name)) < at:

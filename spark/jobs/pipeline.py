@@ -65,14 +65,16 @@ def audit(
     claims: Iterable[StateClaim] | DataFrame | None = None,
     *,
     cluster: bool = True,
+    recovery: bool = False,
     progress: Callable[[str], object] | None = None,
     local: LocalLimits = SMALL,
 ) -> Outcome:
     """Check all guarantees over whole logs, and claims about their state; return the outcome.
 
     ``cluster``: several nodes form one cluster, so that a session may belong to one of them at a
-    time. ``progress`` is called with the next step, in a few words. Logs within ``local`` are read
-    and audited in the memory of this process, without Spark.
+    time. ``recovery``: the outcome says what brokers recovered at their last start. ``progress`` is
+    called with the next step, in a few words. Logs within ``local`` are read and audited in the
+    memory of this process, without Spark.
 
     The log is read once, up to its current end; derived data is kept on the disks of Spark until
     this returns. Raises the errors of reading a log (see
@@ -96,7 +98,9 @@ def audit(
         return compare_in_spark(log.spark, sets)
 
     def outcome(facts: Facts) -> Outcome:
-        engine = AuditEngine(told, cluster=cluster, compare=compare, progress=tell)
+        engine = AuditEngine(
+            told, cluster=cluster, recovery=recovery, compare=compare, progress=tell
+        )
         return replace(engine.outcome(facts), seconds=time.monotonic() - began)
 
     here = size <= local.log_bytes
