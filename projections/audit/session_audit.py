@@ -39,7 +39,7 @@ from projections.audit.log_outline import LogOutline
 from projections.audit.ordering_rules import QueueProgress, TopicOrder
 from projections.audit.ownership import OwnershipAudit, SessionEnds
 from projections.audit.replay_audit import OF_REPLAYS, ReplayAudit, ReplayStep
-from projections.audit.rule_coverage import EventCases
+from projections.audit.rule_coverage import count_cases
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE, SharedStep, SharedSteps
 from projections.audit.snapshot_audit import CheckpointSnapshotAudit
@@ -89,11 +89,8 @@ class SessionAudit:
         self.session = session
         self.fold = SessionFold(session, whole)
         self.violations: list[Violation] = []
-        self._of_events = EventCases()
-        self._due = self._timed = 0
-        """Messages that the session had to get, and those that expire, when sent or queued."""
-        self._counted: Counter[str] = Counter()
-        """Rule -> other cases."""
+        self.cases: Counter[str] = Counter()
+        """The number of checked cases of each rule."""
         self._begin = begin
         self._found = self.violations.append if tell is None else tell
         self._known = not whole
@@ -122,14 +119,6 @@ class SessionAudit:
         self._off: dict[str, int] = {}
         """Filters whose queue has the wrong number of bytes -> difference."""
 
-    @property
-    def cases(self) -> Counter[str]:
-        """The number of checked cases of each rule."""
-        found = self._counted + self._of_events.by_rule()
-        found[Rule.UNDELIVERED] += self._due
-        found[Rule.EXPIRY] += self._timed
-        return found
-
     def expect(
         self,
         at: Position,
@@ -155,7 +144,7 @@ class SessionAudit:
         """
         self.pass_holes(at)
         if self._known and self.fold.state is not None:
-            self._due += self._expected.expect(
+            self.cases[Rule.UNDELIVERED] += self._expected.expect(
                 at, ref, topic, time_ms, origin, qos, granted, owed=owed, size=size, expires=expires
             )
 
@@ -185,7 +174,7 @@ class SessionAudit:
             self._check(event, kind, at, time_ms, payload)
             if self._known:
                 state = fold.state
-                self._of_events.take(event, state)
+                count_cases(self.cases, event, state)
                 self._owner.take(event, state, at, turn)
                 self._wills.take(event, state, at, time_ms, turn)
                 self._progress.before(at, time_ms)
@@ -302,7 +291,7 @@ class SessionAudit:
     # Reporting.
 
     def _case(self, rule: str) -> None:
-        self._counted[rule] += 1
+        self.cases[rule] += 1
 
     def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._found(Violation(rule, at, what, ref))
@@ -452,7 +441,7 @@ class SessionAudit:
             if message is None:
                 self._unexpected(ref, at + number)
                 continue
-            self._timed += bool(message.expires)
+            self.cases[Rule.EXPIRY] += bool(message.expires)
             self._report_all(
                 single_event_rules.expiry_differs(message, ref, ends[number], at + number)
             )
@@ -565,7 +554,7 @@ class SessionAudit:
     def _check_sent(self, message: ExpectedMessage, ref: Position, at: Position) -> None:
         """Check that a message that was sent at once had not expired."""
         if message.expires:
-            self._timed += 1
+            self.cases[Rule.EXPIRY] += 1
             self._report_all(single_event_rules.taken_in_time(message, ref, at))
 
     def _check_turn(self, message: ExpectedMessage, at: Position) -> None:
