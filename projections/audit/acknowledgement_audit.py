@@ -19,13 +19,13 @@ from protocol.mqtt.replay_filters import is_replay_filter
 class AcknowledgementAudit:
     """The deliveries of one session from PUBLISH to the last acknowledgement.
 
-    ``found`` is called with each violation.
+    ``report`` is called with each violation.
     """
 
     __slots__ = ("_found", "_resending", "_saw_opening", "_unfinished", "latencies", "open")
 
-    def __init__(self, found: Callable[[Violation], object]) -> None:
-        self._found = found
+    def __init__(self, report: Callable[[Violation], object]) -> None:
+        self._found = report
         self._resending: RedeliveryOrder | None = None
         """What a resumed session sends again; None: nothing, or it is not known."""
         self._saw_opening = False
@@ -38,8 +38,8 @@ class AcknowledgementAudit:
     def _report(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.ACKNOWLEDGEMENT, at, what))
 
-    def _report_all(self, found: Iterable[Violation]) -> None:
-        for violation in found:
+    def _report_all(self, violations: Iterable[Violation]) -> None:
+        for violation in violations:
             self._found(violation)
 
     def opened(self, resumed: SessionState | None, at: Position, *, known: bool) -> None:

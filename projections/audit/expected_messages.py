@@ -104,8 +104,8 @@ class ExpectedMessages:
         level = min(qos, granted)
         message.allowed |= 1 << level
         if owed:
-            known, message.least = message.least, max(level, message.least)
-            return not known
+            before, message.least = message.least, max(level, message.least)
+            return not before
         if not message.least:
             self._unsure.append(ref)
         return False
@@ -152,12 +152,12 @@ class ExpectedMessages:
 
     def overdue(self, before: Position) -> list[Violation]:
         """Return a violation for each message that took effect before a position and is missing."""
-        found: list[Violation] = []
+        violations: list[Violation] = []
         for ref, message in self._messages.items():
             if message.least and message.at < before:
                 what = f"message {format_position(ref)} was neither delivered nor queued nor "
-                found.append(Violation(Rule.UNDELIVERED, message.at, f"{what}dropped"))
-        return found
+                violations.append(Violation(Rule.UNDELIVERED, message.at, f"{what}dropped"))
+        return violations
 
     def clear(self) -> None:
         """Forget everything: the session has ended."""
@@ -167,9 +167,9 @@ class ExpectedMessages:
     def match(self, topic_filter: str, topic: str) -> bool:
         """Return whether a filter matches a topic; the latest results are cached."""
         key = (topic_filter, topic)
-        found = self._matches.get(key)
-        if found is None:
+        is_match = self._matches.get(key)
+        if is_match is None:
             if len(self._matches) >= _MATCHES_KEPT:
                 self._matches.clear()
-            found = self._matches[key] = matches(topic_filter, topic)
-        return found
+            is_match = self._matches[key] = matches(topic_filter, topic)
+        return is_match

@@ -41,25 +41,25 @@ class Limits(NamedTuple):
         return cls.read(at, {"limits": event.limits, "denies": denies, "time_ms": time_ms})
 
     @classmethod
-    def read(cls, at: Position, said: Mapping[str, Any]) -> Limits:
-        """Return the limits from the recorded values ``said``."""
-        told: dict[str, Any] = {
+    def read(cls, at: Position, values: Mapping[str, Any]) -> Limits:
+        """Return the limits from the recorded ``values``."""
+        numbers: dict[str, Any] = {
             name: value
-            for name, value in said["limits"].items()
+            for name, value in values["limits"].items()
             if name in _LIMITS and isinstance(value, int | float)
         }
-        return cls(at, said["time_ms"], **told, denies=said["denies"])
+        return cls(at, values["time_ms"], **numbers, denies=values["denies"])
 
-    def expiry_of(self, asked: int | None) -> float | None:
+    def expiry_of(self, requested: int | None) -> float | None:
         """Return the seconds offline after which a session expires; 0: never, None: not known.
 
-        ``asked`` is the session expiry that the client asked for, None if it asked for none.
+        ``requested`` is the session expiry that the client asked for, None if it asked for none.
         """
         limit = self.session_expiry
         if limit is None:
             return None
-        if asked is not None and not (limit and limit < asked):
-            limit = asked
+        if requested is not None and not (limit and limit < requested):
+            limit = requested
         return limit if 0 < limit < NEVER else 0
 
 
@@ -173,10 +173,10 @@ class LogOutline:
 
         Records that were given up behind its start may contain another start: then it is the end.
         """
-        last = self.runs[-1] if self.runs else None
-        if self.holes and (last is None or last.at < self.holes[-1]):
+        newest = self.runs[-1] if self.runs else None
+        if self.holes and (newest is None or newest.at < self.holes[-1]):
             return self.ends_ms
-        starts = [] if last is None else [last.begins_ms]
+        starts = [] if newest is None else [newest.begins_ms]
         return max([*starts, self.limits[-1].time_ms if self.limits else 0])
 
 
@@ -217,8 +217,8 @@ class OutlineBuilder:
 
     def applied(self, limits: Limits) -> None:
         """Record limits."""
-        last = self._limits[-1] if self._limits else None
-        if last is None or last[2:] != limits[2:] or _any_between(self._holes, last.at, limits.at):
+        held = self._limits[-1] if self._limits else None
+        if held is None or held[2:] != limits[2:] or _any_between(self._holes, held.at, limits.at):
             self._limits.append(limits)
 
     def outline(self, ends_ms: int) -> LogOutline:

@@ -55,11 +55,11 @@ class QueueProgress:
 
     def __init__(
         self,
-        found: Callable[[Violation], object],
+        report: Callable[[Violation], object],
         cases: Callable[[str], object],
         outline: LogOutline,
     ) -> None:
-        self._found = found
+        self._found = report
         self._cases = cases
         self._outline = outline
         self._at: Position = -1
@@ -153,8 +153,8 @@ class TopicOrder:
 
     def delivered(self, stream: Hashable, effect: Position) -> bool:
         """Record a first delivery; return whether it is in order."""
-        last = self._last.get(stream)
-        if last is not None and last > effect:
+        newest = self._last.get(stream)
+        if newest is not None and newest > effect:
             return False
         self._last[stream] = effect
         self._recent.append(stream)
@@ -193,22 +193,22 @@ class RedeliveryOrder:
 
     def again(self, event: Redelivered, at: Position) -> list[Violation]:
         """Process packets sent again because the session was resumed; return violations."""
-        found: list[Violation] = []
+        violations: list[Violation] = []
         self.releasing.difference_update(from_runs(event.pids))
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._all:
                 what = (
                     f"packet {pid} was sent again as resumed, but first sent after the resumption"
                 )
-                found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
+                violations.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
             if pid not in self._left:
                 continue  # a second repetition is harmless; ``checks`` reports unknown packets
             first = self._first()
             self._left.discard(pid)
             if pid != first:
                 what = f"packet {pid} was sent again before packet {first}"
-                found.append(Violation(Rule.ORDER, at + number, what))
-        return found
+                violations.append(Violation(Rule.ORDER, at + number, what))
+        return violations
 
     def released(self, event: Event | None, at: Position) -> list[Violation]:
         """Process any event, None: the end of the log; return a violation if PUBRELs are missing.

@@ -61,13 +61,13 @@ class OwnershipAudit:
     """Follows the connections of one session."""
 
     def __init__(
-        self, session: str, found: Callable[[Violation], object], outline: LogOutline
+        self, session: str, report: Callable[[Violation], object], outline: LogOutline
     ) -> None:
         self._bridge = session == NATS_SESSION
         """Whether this is the session of the bridge, whose drops need no session."""
         self._of_node = self._bridge or session.startswith(LOG_SESSION)
         """Whether the broker opens and closes this session for its own use."""
-        self._found = found
+        self._found = report
         self._outline = outline
         self._opened: Position = -1
         """Position at which the connection began; -1: not known."""
@@ -175,8 +175,8 @@ class SessionEnds:
 
     __slots__ = ("_acted", "_found", "_outline", "_required")
 
-    def __init__(self, found: Callable[[Violation], object], outline: LogOutline) -> None:
-        self._found = found
+    def __init__(self, report: Callable[[Violation], object], outline: LogOutline) -> None:
+        self._found = report
         self._outline = outline
         self._acted: str = ""
         """The operator's action on the session in this turn."""

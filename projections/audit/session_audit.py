@@ -296,8 +296,8 @@ class SessionAudit:
     def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._found(Violation(rule, at, what, ref))
 
-    def _report_all(self, found: Iterable[Violation]) -> None:
-        for violation in found:
+    def _report_all(self, violations: Iterable[Violation]) -> None:
+        for violation in violations:
             self._found(violation)
 
     def _forget(self) -> None:
@@ -371,7 +371,7 @@ class SessionAudit:
         refs, pids = from_runs(event.refs), from_runs(event.pids)
         self._report_all(single_event_rules.identifiers(state, pids, len(refs), at))
         self._answers.sent(state, pids, at)
-        known = self._check_subscription(state, event.filter, at)
+        is_subscribed_to = self._check_subscription(state, event.filter, at)
         if event.queued >= 0:
             flags = event.qos | event.retain << 2
             held = state.subscriptions.get(event.filter)
@@ -382,7 +382,7 @@ class SessionAudit:
         if event.filter.startswith(SHARE):
             return  # the shared subscription records the outcome of these messages in Assigned
         if event.retain:
-            if event.queued < 0 and known:
+            if event.queued < 0 and is_subscribed_to:
                 self._report_all(self._in_turn.replayed(event.filter, refs, event.qos, at))
                 if self._in_turn.granted_once(event.filter):
                     held = state.subscriptions.get(event.filter)
@@ -423,12 +423,12 @@ class SessionAudit:
                 self._report_all(wrong)
 
     def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
-        known = self._check_subscription(state, event.filter, at)
+        is_subscribed_to = self._check_subscription(state, event.filter, at)
         refs = from_runs(event.refs)
         if event.behind < 0:
             self._drops.queued(state, event, refs, at)
         if event.retain:
-            if known:
+            if is_subscribed_to:
                 self._report_all(self._in_turn.replayed(None, refs, event.qos, at))
             return
         if event.behind >= 0:
@@ -458,7 +458,7 @@ class SessionAudit:
         first = messages[0] if messages else None
         self._drops.dropped(state, event, refs, None if first is None else first.size, at)
         if event.reason == "other_prefix":
-            from_nats = [one is None or one.is_from_nats for one in messages]
+            from_nats = [message is None or message.is_from_nats for message in messages]
             self._drops.of_other_prefix(all(from_nats), at)
         elif event.reason == "packet_too_large" and state.packet_maximum:
             self._drops.too_large(state, event, messages, at)
@@ -508,7 +508,7 @@ class SessionAudit:
             self._report_all(single_event_rules.from_the_head(held, refs, None, at))
             if not event.member.startswith(LOG_SESSION):  # otherwise they expire in that log
                 self._report_all(single_event_rules.sent_in_time(held, refs, ms, at))
-        found = []
+        assigned = []
         for number, ref in enumerate(refs):
             if event.queued < 0:
                 message = self._expected.pop(ref)
@@ -521,9 +521,9 @@ class SessionAudit:
                 message = self._unqueued(ref)
             if message is not None:
                 self._check_erased(message, ref, at + number)
-            found.append(message)
+            assigned.append(message)
         if self._shared is not None:
-            self._shared.assigned(event, found, at, self._turn)
+            self._shared.assigned(event, assigned, at, self._turn)
 
     def _check_subscription(self, state: SessionState, topic_filter: str, at: Position) -> bool:
         if topic_filter in state.subscriptions or self._in_turn.left(topic_filter):

@@ -77,12 +77,14 @@ def session_marks(
 
     ``recovery``: what the broker recovered at its last start is counted.
     """
-    marks = [SessionMark(one.begun, BEGUN, None) for one in log.checkpoints]
-    marks += [SessionMark(one.completed, COMPLETED, None) for one in log.checkpoints]
-    marks += [SessionMark(one.at, CUT, one.first) for one in log.cuts]
+    marks = [SessionMark(checkpoint.begun, BEGUN, None) for checkpoint in log.checkpoints]
+    marks += [SessionMark(checkpoint.completed, COMPLETED, None) for checkpoint in log.checkpoints]
+    marks += [SessionMark(cut.at, CUT, cut.first) for cut in log.cuts]
     marks += [SessionMark(bound, ALL, where) for bound, where in complete if bound <= log.end]
     marks += [SessionMark(log.start.at, START, None)] if recovery and log.start else []
-    return sorted((one for one in marks if log.whole <= one.at < log.trusted), key=lambda m: m.at)
+    return sorted(
+        (mark for mark in marks if log.whole <= mark.at < log.trusted), key=lambda m: m.at
+    )
 
 
 class SessionChecker:
@@ -208,7 +210,7 @@ class SessionChecker:
             self._owed.setdefault(ref, []).append((at, topic_filter))
             self._counts["owed"] += 1
 
-    def claimed(self, bound: Position, where: str, said: str | None) -> None:
+    def claimed(self, bound: Position, where: str, claim: str | None) -> None:
         """Compare the session before ``bound`` with a claim about it."""
         self._claimed.add(where)
         log = self._log
@@ -218,12 +220,12 @@ class SessionChecker:
         self._advance(bound)
         self._audit.pass_holes(bound)
         self._counts["claims"] += 1
-        known = self._digest(pending=where == BROKER)
-        if known == said:
+        own = self._digest(pending=where == BROKER)
+        if own == claim:
             return
-        if said is None:
+        if claim is None:
             what = f"the {where} does not have the session that is in the log"
-        elif known is None:
+        elif own is None:
             what = f"the {where} has a session that is not in the log"
         else:
             what = f"the {where} has another state of the session than the log has"
@@ -325,7 +327,7 @@ class SessionChecker:
     def _cancel(self, filters: set[str]) -> None:
         """Drop messages owed to filters that were subscribed to again or unsubscribed."""
         for ref, places in list(self._owed.items()):
-            places[:] = [one for one in places if one[1] not in filters]
+            places[:] = [place for place in places if place[1] not in filters]
             if not places:
                 del self._owed[ref]
 

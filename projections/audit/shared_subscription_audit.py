@@ -158,10 +158,10 @@ class SharedAudit:
     def _joined(self, step: SharedStep) -> None:
         before = self._granted.get(step.member)
         self._granted[step.member] = step.number
-        some = self._turn.granted.setdefault(step.member, set())
-        some.add(step.number)
+        levels = self._turn.granted.setdefault(step.member, set())
+        levels.add(step.number)
         if before is not None:
-            some.add(before)
+            levels.add(before)
         self._turn.changed = True
 
     def _left(self, step: SharedStep) -> None:
@@ -249,12 +249,12 @@ class SharedAudit:
         for at, _ in sent[len(assigned) :]:
             self._report(at, f"{message} was sent to {shown(member)} but not assigned to it")
         if 0 not in granted:
-            for one in assigned[len(sent) :]:
+            for assignment in assigned[len(sent) :]:
                 self._report(
-                    one.at, f"{message} is assigned to {shown(member)}, which did not get it"
+                    assignment.at, f"{message} is assigned to {shown(member)}, which did not get it"
                 )
-        for one, (at, qos) in zip(assigned, sent, strict=False):
-            if one.level and qos not in {min(one.level, level) for level in granted}:
+        for assignment, (at, qos) in zip(assigned, sent, strict=False):
+            if assignment.level and qos not in {min(assignment.level, level) for level in granted}:
                 what = f"{message} was sent to {shown(member)} at the wrong QoS {qos}"
                 self._report(at, what, Rule.QOS)
 

@@ -67,13 +67,13 @@ def session_events(log: Log, begin: StateStarts) -> DataFrame:
     """
     kind = F.col("type")
     repeated = kind.isin("SessionSnapshot", "RetainedSnapshot")
-    found = (
+    events = (
         log.only(types=TYPES)
         .events(*_COLUMNS, "type", "json", "payload")
         .where(F.col("session").isNotNull() & (~repeated | begin.repeated()))
     )
     payload = F.when(_looked_at(), F.col("payload")).alias("payload")
-    return found.select(*_COLUMNS, "json", payload)
+    return events.select(*_COLUMNS, "json", payload)
 
 
 def _looked_at() -> Column:
@@ -132,7 +132,7 @@ def parse_event_json(text: str, node: str, at: Position) -> Event:
 
 
 def _folded(
-    found: Iterable[pa.RecordBatch],
+    batches: Iterable[pa.RecordBatch],
     *,
     begin: StateStarts,
     rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
@@ -141,7 +141,7 @@ def _folded(
 ) -> Iterator[pa.RecordBatch]:
     rows = (
         row
-        for group in group_by_session(found)
+        for group in group_by_session(batches)
         for row in rows_of(group.node, fold_session(group, begin.of(group.node), clock=clock))
     )
     yield from marked_iterator(arrow_batches_of(rows, schema))
@@ -179,8 +179,8 @@ def sorted_by_session(rows: DataFrame, *then: str) -> DataFrame:
 def group_by_session(batches: Iterable[pa.RecordBatch]) -> Iterator[SessionGroup]:
     """Yield the sessions in batches of rows sorted by session."""
     rows = chain.from_iterable(map(_rows, batches))
-    for (node, session), some in groupby(rows, _KEY):
-        yield SessionGroup(node, session, some)
+    for (node, session), session_rows in groupby(rows, _KEY):
+        yield SessionGroup(node, session, session_rows)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:

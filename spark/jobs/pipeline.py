@@ -83,23 +83,23 @@ def audit(
     """
     began = time.monotonic()
     tell = progress or _silent
-    told = _in_memory(claims)
-    if told is not None:
-        check_claimed_nodes({one.node for one in told}, log.bounds())
+    listed_claims = _in_memory(claims)
+    if listed_claims is not None:
+        check_claimed_nodes({claim.node for claim in listed_claims}, log.bounds())
     tell("reading the log")
     ranges = log.ranges()
     size = sum(map(bytes_of, ranges))
 
     def compare(brokers: Sequence[BrokerLogs]) -> Iterable[ComparedLog]:
         logs = readable(log)
-        sets = [{name: logs[name] for name in one.names} for one in brokers]
+        sets = [{name: logs[name] for name in broker.names} for broker in brokers]
         if here:
-            return [compare_logs(name, some) for some in sets for name in some]
+            return [compare_logs(name, broker_logs) for broker_logs in sets for name in broker_logs]
         return compare_in_spark(log.spark, sets)
 
     def outcome(facts: Facts) -> Outcome:
         engine = AuditEngine(
-            told, cluster=cluster, recovery=recovery, compare=compare, progress=tell
+            listed_claims, cluster=cluster, recovery=recovery, compare=compare, progress=tell
         )
         return replace(engine.outcome(facts), seconds=time.monotonic() - began)
 

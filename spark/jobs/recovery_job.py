@@ -86,7 +86,7 @@ def recovery_check(
     violations, counts = _since_starts(audited)
     return RecoveryOutcome(
         audited.recoveries,
-        tuple(sorted(violations, key=lambda one: (one.node, one.at, one.session or ""))),
+        tuple(violations),
         counts,
         audited.compared,
         time.monotonic() - began,
@@ -99,19 +99,20 @@ def _since_starts(audited: Outcome) -> tuple[list[Violation], Counter[str]]:
 
     All violations of a rule count if an audit found too many to keep their positions.
     """
-    starts = {one.node: one.start.at for one in audited.recoveries if one.start is not None}
-    listed = Counter(one.rule for one in audited.violations)
-    more = {one.rule: one.violations - listed[one.rule] for one in audited.rules}
+    starts = {node.node: node.start.at for node in audited.recoveries if node.start is not None}
+    listed = Counter(violation.rule for violation in audited.violations)
+    more = {str(rule.rule): rule.violations - listed[rule.rule] for rule in audited.rules}
     violations, counts = [], Counter[str]()
-    for one in audited.violations:
-        if one.rule in _OF_LOGS:
-            violations.append(one)
-        elif one.rule in _DUTIES and (
-            more[Rule(one.rule)] or one.at >= starts.get(one.node, one.at + 1)
+    for violation in audited.violations:
+        if violation.rule in _OF_LOGS:
+            violations.append(violation)
+        elif violation.rule in _DUTIES and (
+            more[violation.rule] or violation.at >= starts.get(violation.node, violation.at + 1)
         ):
-            violations.append(one._replace(rule=RECOVERY))
-    counts.update(one.rule for one in violations)
+            violations.append(violation._replace(rule=RECOVERY))
+    counts.update(violation.rule for violation in violations)
     for rule, count in more.items():
         if count and rule in _DUTIES | _OF_LOGS:
             counts[RECOVERY if rule in _DUTIES else rule] += count
+    violations.sort(key=lambda entry: (entry.node, entry.at, entry.session or ""))
     return violations, counts
