@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -42,7 +42,7 @@ from projections.audit.chain_check import (
 )
 from projections.audit.destination_check import destination_breaks
 from projections.audit.erasure_check import erased_spans, erasure_breaks
-from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
+from projections.audit.log_outline import BrokerRun, Limits, LogOutline
 from projections.audit.rule_table import Rule
 from projections.log_proof import Doubt, LogProof, damaged, doubts_of
 
@@ -293,20 +293,33 @@ def _outline(
     notes: dict[str, list[LogNote]], begin: Position, ends_ms: int, holes: Sequence[Position]
 ) -> LogOutline:
     """Return the limits in force, and the times during which a broker ran."""
-    made = OutlineBuilder(holes)
+    limits: list[Limits] = []
     for note in notes[LIMITS]:
-        made.applied(Limits.read(note.at, note.values))
-    for note in notes[STARTED]:
-        made.started(note.at, note.values["time_ms"], note.values["before_ms"])
-    for note in notes[STOPPED]:
-        made.stopped(note.at)
+        applied = Limits.read(note.at, note.values)
+        before = limits[-1] if limits else None
+        if (
+            before is None
+            or before[2:] != applied[2:]
+            or any(before.at < hole <= applied.at for hole in holes)
+        ):
+            limits.append(applied)
     lost = [(note.values["first"], note.values["last"] + 1) for note in notes[GIVEN_UP]]
-    given_up = tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost))
-    clocks = tuple(
-        (note.at, note.values["jumped_ms"], note.values["before_ms"]) for note in notes[CLOCK]
+    return LogOutline(
+        tuple(limits),
+        tuple(
+            BrokerRun(note.at, note.values["time_ms"], note.values["before_ms"])
+            for note in notes[STARTED]
+        ),
+        tuple(sorted(note.at for note in (*notes[STARTED], *notes[STOPPED]))),
+        ends_ms,
+        tuple(holes),
+        tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost)),
+        begin,
+        tuple(
+            (note.at, note.values["jumped_ms"], note.values["before_ms"]) for note in notes[CLOCK]
+        ),
+        erased_spans(notes[KEYS]),
     )
-    outline, erased = made.outline(ends_ms), erased_spans(notes[KEYS])
-    return replace(outline, given_up=given_up, begin=begin, clocks=clocks, erased=erased)
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:

@@ -19,7 +19,6 @@ from projections.audit import shared_subscription_steps as step_kinds
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.shared_subscription_steps import SharedStep
 
-_BEYOND: Final = 1 << 62
 _STREAMS: Final = 65_536
 """Number of (topic, publisher) pairs whose order is followed; the oldest are forgotten."""
 
@@ -63,20 +62,12 @@ class SharedAudit:
     """Follows one shared subscription.
 
     ``whole`` is as for ``SessionFold``: turns that begin before it are not checked, nor are turns
-    from ``unsure`` on. ``tell`` is called with each violation; without it they are collected in
-    ``violations``.
+    from ``unsure`` on.
     """
 
-    def __init__(
-        self,
-        group: str,
-        whole: Position = 0,
-        unsure: Position = _BEYOND,
-        tell: Callable[[Violation], object] | None = None,
-    ) -> None:
+    def __init__(self, group: str, whole: Position, unsure: Position) -> None:
         self.group = group
         self.violations: list[Violation] = []
-        self._found = self.violations.append if tell is None else tell
         self._whole = whole
         self._unsure = unsure
         self._there = False
@@ -107,7 +98,7 @@ class SharedAudit:
 
     def _report(self, at: Position, what: str, rule: str = Rule.SHARED) -> None:
         if self._whole <= self._turn.begins < self._unsure:
-            self._found(Violation(rule, at, what, session=self.group))
+            self.violations.append(Violation(rule, at, what, session=self.group))
 
     # The shared subscription.
 

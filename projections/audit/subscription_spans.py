@@ -112,18 +112,13 @@ class SubscriptionSpans:
             for subscription in held.values():
                 self._grant(subscription, at)
 
-    def ended(self) -> list[SubscriptionSpan]:
-        """Return the spans that ended since the last call."""
-        ended, self._closed = self._closed, []
-        return ended
-
     def finish(self) -> list[SubscriptionSpan]:
-        """Return all remaining spans, with those that continue last."""
+        """Return all spans, with those that continue last."""
         open_spans = [
             SubscriptionSpan(topic_filter, qos, since, None, begins, None, no_local)
             for topic_filter, (qos, since, begins, no_local) in self._open.items()
         ]
-        return self.ended() + open_spans
+        return self._closed + open_spans
 
     def _grant(self, held: SubscriptionState, at: Position) -> None:
         topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & NO_LOCAL)
