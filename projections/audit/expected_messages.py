@@ -1,6 +1,7 @@
 """The messages that a session must or may get, until its events record their outcome."""
 
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from eventstore.format.events import NATS_SESSION
@@ -8,7 +9,8 @@ from eventstore.format.positions import Position, format_position
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.topics import matches
 
-_MATCHES_KEPT: Final = 4096
+is_match: Final = lru_cache(16_384)(matches)
+"""Whether a filter matches a topic; the latest results are cached."""
 _SIZE: Final = 0xFFFF_FFFF
 _PROPERTIES: Final = 32
 _FROM_NATS: Final = 1 << 60
@@ -71,13 +73,12 @@ class ExpectedMessage:
 class ExpectedMessages:
     """Messages whose outcome is not known yet, by the position of their publication."""
 
-    __slots__ = ("_matches", "_messages", "_unsure")
+    __slots__ = ("_messages", "_unsure")
 
     def __init__(self) -> None:
         self._messages: dict[Position, ExpectedMessage] = {}
         self._unsure: list[Position] = []
         """Messages that need not be delivered: they are forgotten when their turn ends."""
-        self._matches: dict[tuple[str, str], bool] = {}
 
     def expect(
         self,
@@ -128,7 +129,7 @@ class ExpectedMessages:
             if message.at < turn:
                 continue
             for topic_filter, qos in filters.items():
-                if self.match(topic_filter, message.topic):
+                if is_match(topic_filter, message.topic):
                     level = min(qos, message.qos)
                     message.allowed |= 1 << level
                     message.least = min(level, message.least)
@@ -163,13 +164,3 @@ class ExpectedMessages:
         """Forget everything: the session has ended."""
         self._messages.clear()
         self._unsure.clear()
-
-    def match(self, topic_filter: str, topic: str) -> bool:
-        """Return whether a filter matches a topic; the latest results are cached."""
-        key = (topic_filter, topic)
-        is_match = self._matches.get(key)
-        if is_match is None:
-            if len(self._matches) >= _MATCHES_KEPT:
-                self._matches.clear()
-            is_match = self._matches[key] = matches(topic_filter, topic)
-        return is_match

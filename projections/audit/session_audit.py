@@ -34,7 +34,7 @@ from eventstore.format.stored_properties import expiries_of
 from projections.audit import single_event_rules
 from projections.audit.acknowledgement_audit import ANSWERS, AcknowledgementAudit
 from projections.audit.drop_rules import DropAudit
-from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
+from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages, is_match
 from projections.audit.log_outline import LogOutline
 from projections.audit.ordering_rules import QueueProgress, TopicOrder
 from projections.audit.ownership import OwnershipAudit, SessionEnds
@@ -399,7 +399,7 @@ class SessionAudit:
                     continue
                 self._check_message(message, qos, at + number)
                 self._check_sent(message, ref, at + number)
-                if not self._expected.match(topic_filter, message.topic):
+                if not is_match(topic_filter, message.topic):
                     what = f"{topic_filter!r:.200} does not match the topic"
                     self._report(Rule.NO_SUBSCRIPTION, at + number, what)
             else:
