@@ -23,6 +23,7 @@ from eventstore.format.events import (
     Expired,
     MessageDropped,
     Queued,
+    Received,
     Redelivered,
     Released,
     RetainedExpired,
@@ -592,6 +593,14 @@ CAUSES |= {
         "session", at(2)
     ),
     "acted_for_fun": limited()(OperatorActed("banana", "ops", "s", "s")).breaks("session", at(2)),
+    "ended_otherwise_after_a_start": Story()(
+        BrokerStarted("0.1"), closed("p", reason="broker_restarted"), closed(reason="keep_alive")
+    ).breaks("ownership", at(2, 2)),
+    "pubrel_not_sent_again": limited()(published("t", qos=2), payloads=1)(
+        Released("p", [1], [at(2)]), delivered(at(2), qos=2)
+    )(Received("s", [1]))(closed())(opened(resumed=True, generation=2))(
+        Subscribed("s", [("u", 1)])
+    ).breaks("order", at(7)),
     "taken_over_by_nobody": limited()(SessionTakenOver("s", 1), closed(reason="taken_over"))(
         opened(resumed=True, generation=2)
     ).breaks("ownership", at(2, 1)),
