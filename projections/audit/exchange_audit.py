@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from eventstore.display import name as shown
@@ -58,7 +59,8 @@ class LogSubscriptions:
         self._folds: dict[str, SessionFold] = {}
         self._filters: dict[str, set[str]] = {}
         self._trie: FilterTrie[str] = FilterTrie()
-        self._matched: dict[str, str] = {}
+        self.match = lru_cache(_KNOWN_TOPICS)(self._match)
+        """Returns a filter that a topic matches, with its session; empty: there is none."""
         self._shares: dict[str, Position] = {}
         """Shared subscription -> where it began."""
 
@@ -96,22 +98,16 @@ class LogSubscriptions:
             if not new.startswith(SHARE):
                 self._trie.insert(new, session, f"{shown(new)} of {shown(session)}")
         self._filters[session] = filters
-        self._matched.clear()
+        self.match.cache_clear()
 
     def has_share(self, share: str, before: Position) -> bool:
         """Return whether there is a shared subscription that began before a position."""
         return self._shares.get(share, _NEVER) < before
 
-    def match(self, topic: str) -> str:
-        """Return a filter that a topic matches, with its session; empty: there is none."""
-        matched = self._matched.get(topic)
-        if matched is None:
-            if len(self._matched) >= _KNOWN_TOPICS:
-                self._matched.clear()
-            closed = is_reserved_topic(topic) and not is_bridge_state(topic)
-            matching = () if closed else self._trie.match(topic)
-            matched = self._matched[topic] = next(iter(matching), "")
-        return matched
+    def _match(self, topic: str) -> str:
+        if is_reserved_topic(topic) and not is_bridge_state(topic):
+            return ""
+        return next(iter(self._trie.match(topic)), "")
 
 
 def _matches(held: SubscriptionState) -> bool:

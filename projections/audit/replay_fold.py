@@ -7,6 +7,7 @@ one too many, without the permissions of the client. At QoS 1 and 2 the log also
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -52,17 +53,12 @@ class ReplayedFilters:
         self._tries: dict[str, FilterTrie[str]] = {}
         for node, topic_filter in sorted(set(filters)):
             self._tries.setdefault(node, FilterTrie()).insert(topic_filter, None, topic_filter)
-        self._known: dict[tuple[str, str], list[str]] = {}
+        self.matching = lru_cache(_TOPICS)(self._matching)
+        """Returns the filters of replays of a log, the first argument, that match a topic."""
 
-    def matching(self, node: str, topic: str) -> list[str]:
-        """Return the filters of replays of a log that match a topic."""
-        matched = self._known.get((node, topic))
-        if matched is None:
-            if len(self._known) >= _TOPICS:
-                self._known.clear()
-            trie = self._tries.get(node)
-            matched = self._known[node, topic] = [] if trie is None else list(trie.match(topic))
-        return matched
+    def _matching(self, node: str, topic: str) -> list[str]:
+        trie = self._tries.get(node)
+        return [] if trie is None else list(trie.match(topic))
 
 
 def matching_messages(filters: Sequence[tuple[str, str]], rows: Iterable[Row]) -> Iterator[Row]:
