@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 from harness.logs import LogBuilder
-from harness.nats import PASSWORD, USER, Nats
 from pyarrow import parquet
 
 from eventstore.format.events import MessagePublished
@@ -20,11 +19,6 @@ from spark.tables.parquet_files import RecordRun, check_file
 
 NODE = "node=n1"
 DAY_MS = 86_400_000
-
-
-def access(server: Nats) -> dict[str, str]:
-    """The options of the source that let it in."""
-    return {"nats": server.url, "user": USER, "password": PASSWORD}
 
 
 def publish(log: LogBuilder, count: int, size: int = 20, time_ms: int | None = None) -> None:

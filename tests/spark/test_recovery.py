@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from foldedlogs import FoldedLog, moments, simulated
 from harness.logs import LogBuilder
-from harness.nats import PASSWORD, USER, Nats
+from harness.nats import Nats, access
 
 from cli.spark.recovery_check import recovery_lines, recovery_object
 from eventstore.format.event_parsing import Event
@@ -100,7 +100,7 @@ def logs(nats: Nats) -> list[FoldedLog]:
 
 @pytest.fixture
 def log(logs: list[FoldedLog], nats: Nats, spark: SparkSession) -> Log:
-    options = {"nats": nats.url, "user": USER, "password": PASSWORD}
+    options = access(nats)
     streams = ",".join(one.log.stream for one in logs)
     return Log(spark, {**options, "stream": streams, "until": moments(logs)})
 
