@@ -90,15 +90,17 @@ async def _verify(source: LogSource, log: str, *, as_json: bool) -> _Verified:
             key: None if value is None else text.iso(value)
             for key, value in (("from", verifier.first_ms), ("to", verifier.last_ms))
         }
-        found = {"records": verifier.records, "entries": verifier.entries, **times}
-        found["first_record"] = source.begin
-        rest = {
+        extent = {"records": verifier.records, "entries": verifier.entries, **times}
+        extent["first_record"] = source.begin
+        details = {
             "void_parts": verifier.void,
             **proof_object(verifier.proven, verifier.doubts),
             "clock_jumps": [{"record": record, "ms": ms} for record, ms in verifier.jumps],
             **problems.fields(),
         }
-        sys.stdout.write(text.json_line({**({"log": log} if log else {}), **found, **rest}) + "\n")
+        sys.stdout.write(
+            text.json_line({**({"log": log} if log else {}), **extent, **details}) + "\n"
+        )
     else:
         if source.cut is not None:
             sys.stdout.write(problems.prefix + source.beginning() + "\n")
@@ -117,7 +119,7 @@ async def _verify_all(logs: Logs, *, as_json: bool) -> bool:
     for log, source in logs.items():
         with logs.of(log):
             verified[log] = await _verify(source, log, as_json=as_json)
-    damaged = [*logs.errors, *(log for log, one in verified.items() if not one.intact)]
+    damaged = [*logs.errors, *(log for log, outcome in verified.items() if not outcome.intact)]
     if logs.several and not damaged:
         for log in verified:
             with logs.of(log):
@@ -134,37 +136,38 @@ async def _verify_all(logs: Logs, *, as_json: bool) -> bool:
 async def _verify_exchange(log: str, logs: Mapping[str, LogSource], *, as_json: bool) -> bool:
     """Check what a log took of the others and print the result; return whether it is complete."""
     problems = _Problems(log_prefix(log), as_json=as_json)
-    found = await audit_exchange(log, logs, problems.found, progress)
+    exchange = await audit_exchange(log, logs, problems.found, progress)
     if as_json:
-        ends = [one._asdict() for one in found.ends]
-        line = {"exchange": log, "due": found.due, "followed": ends, **problems.fields()}
+        ends = [followed._asdict() for followed in exchange.ends]
+        line = {"exchange": log, "due": exchange.due, "followed": ends, **problems.fields()}
         sys.stdout.write(text.json_line(line) + "\n")
     else:
-        sys.stdout.write(f"{problems.prefix}{_exchange_summary(found, problems.count)}\n")
+        sys.stdout.write(f"{problems.prefix}{_exchange_summary(exchange, problems.count)}\n")
     return not problems.count
 
 
 def _total(verified: Collection[_Verified], damaged: Sequence[str]) -> str:
     """Return the summary of all logs."""
-    records = text.count_of(sum(one.verifier.records for one in verified), "record")
-    entries = sum(one.verifier.entries for one in verified)
+    records = text.count_of(sum(log.verifier.records for log in verified), "record")
+    entries = sum(log.verifier.entries for log in verified)
     read = f"{records}, {entries:,} entries"
     if not damaged:
-        parts = sum(len(one.verifier.proof.doubts) for one in verified)
+        parts = sum(len(log.verifier.proof.doubts) for log in verified)
         but = f"; nothing can be said about {text.count_of(parts, 'part')} of them" if parts else ""
         return f"all {len(verified)} logs are intact: {read}{but}"
     of = f"{len(damaged)} of {text.count_of(len(verified), 'log')}"
     return f"damaged: {of}, {', '.join(damaged)}; read {read}"
 
 
-def _exchange_summary(found: ExchangeAudit, problems: int) -> str:
+def _exchange_summary(exchange: ExchangeAudit, problems: int) -> str:
     """Return what an audit of the exchange found, in a line."""
-    due = f"{text.count_of(found.due, 'message')} of other logs had to be taken"
-    taken = text.count_of(problems, "problem") if problems else "all there"
+    due = f"{text.count_of(exchange.due, 'message')} of other logs had to be taken"
+    complete = text.count_of(problems, "problem") if problems else "all there"
     ends = ", ".join(
-        f"{text.name(one.log)} up to record {one.through:,} of {one.last:,}" for one in found.ends
+        f"{text.name(followed.log)} up to record {followed.through:,} of {followed.last:,}"
+        for followed in exchange.ends
     )
-    return f"{due}, {taken}; it has taken {ends}"
+    return f"{due}, {complete}; it has taken {ends}"
 
 
 def verification_summary(verifier: LogVerifier, problems: int, where: str) -> str:

@@ -70,15 +70,15 @@ class _Verification:
                     outcome = await self._outcome(logs[log])
                     self._print(log, logs[log], outcome)
                     self._equal[log] = outcome.equal
-        cut = [one for one in logs.errors.values() if isinstance(one, CutMeanwhile)]
+        cut = [error for error in logs.errors.values() if isinstance(error, CutMeanwhile)]
         if cut and not last:
             raise cut[0]
         different = [log for log, equal in self._equal.items() if not equal]
         if logs.several and self._equal and not logs.errors and not self._as_json:
             count = len(self._equal)
-            said = f"{len(different)} of {count} logs: {', '.join(different)}"
-            said = f"different: {said}" if different else f"all {count} logs: equal"
-            sys.stdout.write(said + "\n")
+            named = f"{len(different)} of {count} logs: {', '.join(different)}"
+            named = f"different: {named}" if different else f"all {count} logs: equal"
+            sys.stdout.write(named + "\n")
         logs.check_read()
         return not different
 
@@ -96,8 +96,8 @@ class _Verification:
 
     def _print(self, log: str, source: LogSource, outcome: VerificationOutcome) -> None:
         if self._as_json:
-            found = verification_object(outcome)
-            sys.stdout.write(text.json_line({"log": log, **found} if log else found) + "\n")
+            fields = verification_object(outcome)
+            sys.stdout.write(text.json_line({"log": log, **fields} if log else fields) + "\n")
             return
         lines = [*verification_lines(outcome)]
         if outcome.said is None and source.without_mark:
@@ -112,23 +112,23 @@ class _Verification:
 
 def verification_lines(outcome: VerificationOutcome) -> Iterator[str]:
     """Yield the result as text."""
-    for one in outcome.divergences[:_LISTED]:
-        yield from _divergence_lines(one)
+    for divergence in outcome.divergences[:_LISTED]:
+        yield from _divergence_lines(divergence)
     for sequence in outcome.damaged[:_LISTED]:
         yield f"message {sequence} of the projections cannot be read"
-    rest = len(outcome.divergences) - _LISTED + outcome.more
-    if rest > 0:
-        yield f"and {rest:,} more"
-    said, found = outcome.said, outcome.found
-    if said is not None and outcome.equal:
-        counts = _counts(outcome, said.sessions, said.retained)
-        yield f"equal: {counts} in the broker, as of {format_position(said.end)}"
-    if found is not None and outcome.equal and (found.mark is not None or found.sessions):
-        counts = _counts(outcome, len(found.sessions), len(found.retained))
-        of_mark = f", as of record {found.mark.sequence}" if found.mark is not None else ""
+    more = len(outcome.divergences) - _LISTED + outcome.more
+    if more > 0:
+        yield f"and {more:,} more"
+    live, stored = outcome.said, outcome.found
+    if live is not None and outcome.equal:
+        counts = _counts(outcome, live.sessions, live.retained)
+        yield f"equal: {counts} in the broker, as of {format_position(live.end)}"
+    if stored is not None and outcome.equal and (stored.mark is not None or stored.sessions):
+        counts = _counts(outcome, len(stored.sessions), len(stored.retained))
+        of_mark = f", as of record {stored.mark.sequence}" if stored.mark is not None else ""
         yield f"equal: {counts} in the projections{of_mark}"
-    if found is not None and found.useless is not None:
-        yield f"a start would ignore the projections and read the whole log: {found.useless}"
+    if stored is not None and stored.useless is not None:
+        yield f"a start would ignore the projections and read the whole log: {stored.useless}"
     if not outcome.equal:
         yield _verdict(outcome)
     if outcome.proven:
@@ -145,30 +145,34 @@ def _counts(outcome: VerificationOutcome, sessions: int, retained: int) -> str:
 def _verdict(outcome: VerificationOutcome) -> str:
     count = len(outcome.divergences) + len(outcome.damaged) + outcome.more
     first = outcome.first
-    said = f"different: {text.count_of(count, 'difference')}"
-    return said if first is None else f"{said}, the first at {format_position(first)}"
+    text_of_count = f"different: {text.count_of(count, 'difference')}"
+    return (
+        text_of_count
+        if first is None
+        else f"{text_of_count}, the first at {format_position(first)}"
+    )
 
 
-def _subject(one: Difference) -> str:
-    if one.kind == MARK:
+def _subject(difference: Difference) -> str:
+    if difference.kind == MARK:
         return "the mark"
-    noun = "session" if one.kind == SESSION else "the retained message on"
-    return f"{noun} {text.name(one.name)}"
+    noun = "session" if difference.kind == SESSION else "the retained message on"
+    return f"{noun} {text.name(difference.name)}"
 
 
 def _divergence_lines(divergence: Divergence) -> Iterator[str]:
-    one, trail = divergence.difference, divergence.trail
-    side, as_of = f"the {one.where}", format_position(one.bound)
-    if one.kind == MARK and one.log is None:
+    difference, trail = divergence.difference, divergence.trail
+    side, as_of = f"the {difference.where}", format_position(difference.bound)
+    if difference.kind == MARK and difference.log is None:
         yield f"the projections are newer than the log, which ends before {as_of}"
         return
-    if one.kind == MARK:
+    if difference.kind == MARK:
         yield f"the projections belong to another log: record {as_of} does not match"
         return
-    subject = _subject(one)
-    if one.other is None:
+    subject = _subject(difference)
+    if difference.other is None:
         yield f"{subject}: missing in {side}, as of {as_of}"
-    elif one.log is None:
+    elif difference.log is None:
         yield f"{subject}: in {side} but not in the log, as of {as_of}"
     else:
         yield f"{subject}: differs between {side} and the log, as of {as_of}"
@@ -181,18 +185,18 @@ def _divergence_lines(divergence: Divergence) -> Iterator[str]:
             f"  equal up to {format_position(trail.equal_at)}, they diverge at "
             f"{format_position(trail.parts_at)}"
         )
-    for known in divergence.fields:
-        yield from _field_lines(known, one.where)
+    for part in divergence.fields:
+        yield from _field_lines(part, difference.where)
 
 
-def _field_lines(known: FieldDifference, where: str) -> Iterator[str]:
-    at = known.trail.parts_at
+def _field_lines(part: FieldDifference, where: str) -> Iterator[str]:
+    at = part.trail.parts_at
     since = f", from {format_position(at)} on" if at is not None else ""
-    yield f"  {known.name}{since}:" + ("" if known.log or known.other else " in a different order")
-    for side, some in (("log", known.log), (where, known.other)):
-        if some:
-            more = f" and {len(some) - _SHOWN:,} more" if len(some) > _SHOWN else ""
-            yield f"    only in the {side}: " + "; ".join(some[:_SHOWN]) + more
+    yield f"  {part.name}{since}:" + ("" if part.log or part.other else " in a different order")
+    for side, elements in (("log", part.log), (where, part.other)):
+        if elements:
+            more = f" and {len(elements) - _SHOWN:,} more" if len(elements) > _SHOWN else ""
+            yield f"    only in the {side}: " + "; ".join(elements[:_SHOWN]) + more
 
 
 # ----------------------------------------------------------------------------- JSON
@@ -200,29 +204,29 @@ def _field_lines(known: FieldDifference, where: str) -> Iterator[str]:
 
 def verification_object(outcome: VerificationOutcome) -> dict[str, object]:
     """Return the result as a JSON object."""
-    said, found = outcome.said, outcome.found
+    live, stored = outcome.said, outcome.found
     broker = None
-    if said is not None:
+    if live is not None:
         broker = {
-            "as_of": format_position(said.end),
-            "sessions": said.sessions,
-            "retained": said.retained,
+            "as_of": format_position(live.end),
+            "sessions": live.sessions,
+            "retained": live.retained,
         }
     projections = None
-    if found is not None:
+    if stored is not None:
         projections = {
-            "as_of": found.mark.sequence if found.mark is not None else None,
-            "sessions": len(found.sessions),
-            "retained": len(found.retained),
-            "useless": found.useless,
-            "damaged": found.damaged[:_LOOKED_AT],
+            "as_of": stored.mark.sequence if stored.mark is not None else None,
+            "sessions": len(stored.sessions),
+            "retained": len(stored.retained),
+            "useless": stored.useless,
+            "damaged": stored.damaged[:_LOOKED_AT],
         }
     return {
         "equal": outcome.equal,
         "first": _position(outcome.first),
         "broker": broker,
         "projections": projections,
-        "differences": [_object(one) for one in outcome.divergences],
+        "differences": [_object(divergence) for divergence in outcome.divergences],
         "more": outcome.more,
         **proof_object(outcome.proven, outcome.doubts),
     }
@@ -233,24 +237,26 @@ def _position(at: Position | None) -> str | None:
 
 
 def _object(divergence: Divergence) -> dict[str, object]:
-    one, trail = divergence.difference, divergence.trail
-    what = "missing" if one.other is None else "extra" if one.log is None else "differs"
+    difference, trail = divergence.difference, divergence.trail
+    what = (
+        "missing" if difference.other is None else "extra" if difference.log is None else "differs"
+    )
     return {
-        "where": one.where,
-        "kind": one.kind,
-        "name": one.name,
+        "where": difference.where,
+        "kind": difference.kind,
+        "name": difference.name,
         "what": what,
-        "as_of": format_position(one.bound),
+        "as_of": format_position(difference.bound),
         "equal_up_to": _position(trail.equal_at),
         "parts_at": _position(trail.parts_at),
         "fields": [
             {
-                "field": known.name,
-                "log": known.log[:_MAX_ELEMENTS],
-                one.where: known.other[:_MAX_ELEMENTS],
-                "equal_up_to": _position(known.trail.equal_at),
-                "parts_at": _position(known.trail.parts_at),
+                "field": part.name,
+                "log": part.log[:_MAX_ELEMENTS],
+                difference.where: part.other[:_MAX_ELEMENTS],
+                "equal_up_to": _position(part.trail.equal_at),
+                "parts_at": _position(part.trail.parts_at),
             }
-            for known in divergence.fields
+            for part in divergence.fields
         ],
     }

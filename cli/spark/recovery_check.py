@@ -13,8 +13,9 @@ from cli.spark.claimed_states import (
 from cli.spark.job_runner import Job, run_job, write_result
 from cli.spark.spark_flags import SparkFlags
 from eventstore.format.positions import format_position
+from projections.audit.audit_outcome import BrokerStart, NodeRecovery
 from projections.log_proof import proof_object, spans_text, statement
-from spark.jobs.recovery_job import BrokerStart, NodeRecovery, RecoveryOutcome, recovery_check
+from spark.jobs.recovery_job import RecoveryOutcome, recovery_check
 
 _LISTED = 20
 _KEPT = (

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from eventstore.format.event_parsing import Event
 from eventstore.format.events import Acked, Completed, Received, Redelivered, Refused, Returned
 from eventstore.format.positions import Position, Run, from_runs
 from projections.audit import single_event_rules
@@ -18,13 +19,13 @@ from protocol.mqtt.replay_filters import is_replay_filter
 class AcknowledgementAudit:
     """The deliveries of one session from PUBLISH to the last acknowledgement.
 
-    ``found`` is called with each violation.
+    ``report`` is called with each violation.
     """
 
     __slots__ = ("_found", "_resending", "_saw_opening", "_unfinished", "latencies", "open")
 
-    def __init__(self, found: Callable[[Violation], object]) -> None:
-        self._found = found
+    def __init__(self, report: Callable[[Violation], object]) -> None:
+        self._found = report
         self._resending: RedeliveryOrder | None = None
         """What a resumed session sends again; None: nothing, or it is not known."""
         self._saw_opening = False
@@ -37,17 +38,17 @@ class AcknowledgementAudit:
     def _report(self, at: Position, what: str) -> None:
         self._found(Violation(Rule.ACKNOWLEDGEMENT, at, what))
 
-    def _report_all(self, found: Iterable[Violation]) -> None:
-        for violation in found:
+    def _report_all(self, violations: Iterable[Violation]) -> None:
+        for violation in violations:
             self._found(violation)
 
-    def opened(self, resumed: SessionState | None, *, known: bool) -> None:
+    def opened(self, resumed: SessionState | None, at: Position, *, known: bool) -> None:
         """Begin a connection; ``resumed`` is the state that continues, None: a new one begins.
 
         ``known``: the log contains that state, and so what the client had in flight.
         """
         if known and resumed is not None and (resumed.inflight or resumed.releasing):
-            self._resending = RedeliveryOrder(resumed)
+            self._resending = RedeliveryOrder(resumed, at)
         self._saw_opening = known
 
     def ended(self) -> None:
@@ -65,6 +66,11 @@ class AcknowledgementAudit:
         self.ended()
         self.forget()
         self._saw_opening = False
+
+    def take(self, event: Event | None, at: Position) -> None:
+        """Check that an event may come before the PUBRELs that are sent again; None: the end."""
+        if self._resending is not None and self._resending.releasing:
+            self._report_all(self._resending.released(event, at))
 
     def sent(self, state: SessionState, pids: list[int], at: Position) -> None:
         """Check messages that are sent for the first time."""

@@ -6,7 +6,9 @@ the same.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Protocol
 
 import orjson
@@ -21,6 +23,7 @@ from projections.audit.audit_outcome import (
     ClaimsCompared,
     DropCount,
     LatencyHistogram,
+    NodeRecovery,
     NodeSummary,
     Outcome,
     RuleResult,
@@ -111,7 +114,7 @@ def rule_results(
 
     ``checkpoints`` includes cuts, ``owed`` and ``copies`` are those between logs.
     """
-    records = sum(one.records for one in nodes)
+    records = sum(node.records for node in nodes)
     counts = totals.counts
     figures = {rule: counts[f"cases {rule}"] for rule in RULES}
     figures |= {
@@ -123,7 +126,7 @@ def rule_results(
         Rule.OWNERSHIP: counts["opened"],
         Rule.EXCHANGE: owed,
         Rule.COPY: copies,
-        Rule.EVENT: sum(one.events for one in nodes),
+        Rule.EVENT: sum(node.events for node in nodes),
         Rule.STATE: counts["claims"] + retained_claims,
     }
     figures[Rule.UNDELIVERED] += counts["owed"]
@@ -137,13 +140,15 @@ def rule_results(
 def latencies(totals: AuditTotals) -> tuple[LatencyHistogram, ...]:
     """Return the latencies of each QoS."""
     bounds = tuple(1 << number for number in range(BUCKETS))
-    found = []
+    histograms = []
     for qos, buckets in sorted(totals.latencies.items()):
         longest = totals.longest_ms[qos]
         used = max((number for number, count in enumerate(buckets) if count), default=0) + 1
         p50, p99 = (bounded(quantile(buckets, share), longest) for share in (0.5, 0.99))
-        found.append(LatencyHistogram(qos, bounds[:used], tuple(buckets[:used]), p50, p99, longest))
-    return tuple(found)
+        histograms.append(
+            LatencyHistogram(qos, bounds[:used], tuple(buckets[:used]), p50, p99, longest)
+        )
+    return tuple(histograms)
 
 
 def slowest(totals: AuditTotals) -> tuple[SlowSession, ...]:
@@ -154,10 +159,10 @@ def slowest(totals: AuditTotals) -> tuple[SlowSession, ...]:
     )
 
 
-def drops(told: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[DropCount, ...]:
+def drops(counted: Iterable[tuple[str, Mapping[str, int]]]) -> tuple[DropCount, ...]:
     """Return the drops of (node, count by reason), most first."""
     sums: Counter[tuple[str, str]] = Counter()
-    for node, counts in told:
+    for node, counts in counted:
         for reason, count in counts.items():
             sums[node, reason] += count
     return tuple(DropCount(node, reason, count) for (node, reason), count in sums.most_common())
@@ -225,8 +230,9 @@ class AuditEngine:
 
     ``claims`` are compared with the logs; None: nothing is claimed. ``cluster``: several nodes form
     one cluster, so that a session may belong to one of them at a time. ``compare`` compares the
-    logs of brokers that have several; None: they are not compared. ``progress`` is called with the
-    next step, in a few words.
+    logs of brokers that have several; None: they are not compared. ``recovery``: the outcome says
+    what brokers recovered at their last start. ``progress`` is called with the next step, in a few
+    words.
     """
 
     def __init__(
@@ -234,11 +240,13 @@ class AuditEngine:
         claims: Sequence[StateClaim] | None = None,
         *,
         cluster: bool = True,
+        recovery: bool = False,
         compare: Callable[[Sequence[BrokerLogs]], Iterable[ComparedLog]] | None = None,
         progress: Callable[[str], object] = lambda _doing: None,
     ) -> None:
         self._claims = claims
         self._cluster = cluster
+        self._recovery = recovery
         self._compare = compare
         self._progress = progress
         self._violations: list[Violation] = []
@@ -258,13 +266,13 @@ class AuditEngine:
             summaries.remarks += remarks
             facts.trust(summaries.logs)
             self._audit(facts, notes, summaries.logs, brokers)
-            whole = [one for one in brokers if one.whole]
+            whole = [broker for broker in brokers if broker.whole]
             if whole and self._compare is not None:
                 self._progress("comparing the logs with each other")
                 self._compared += self._compare(whole)
-            for one in self._compared:
-                self._violations += one.violations
-                self._counts.update(one.counts)
+            for comparison in self._compared:
+                self._violations += comparison.violations
+                self._counts.update(comparison.counts)
         return self._make_outcome(notes, summaries)
 
     def _audit(
@@ -278,9 +286,10 @@ class AuditEngine:
         for note in notes:
             if note.about == COUNTS:
                 counts.update({int(kind): count for kind, count in note.values.items()})
-        places = {name: at for one in brokers for name, at in one.places().items()}
+        places = {name: at for broker in brokers for name, at in broker.places().items()}
         joins_nodes = self._cluster and len(logs) > 1
-        plan = AuditPlan(logs, complete_claims(self._claims or ()), joins_nodes, places)
+        complete = complete_claims(self._claims or ())
+        plan = AuditPlan(logs, complete, joins_nodes, self._recovery, places)
         claims = [
             facts.made(_CLAIM_COLUMNS, rows) for rows in (claim_rows(self._claims or ()),) if rows
         ]
@@ -301,10 +310,11 @@ class AuditEngine:
                 effects = [facts.chosen(released, EFFECT)]
                 columns = EFFECT_COLUMNS, DUE_COLUMNS
                 due.append(facts.by_key(effects, ("node",), ("at",), fold, *columns))
-        events = [facts.of(EVENTS), *due, *(facts.chosen(one, CLAIMED_SESSION) for one in claims)]
+        of_sessions = [facts.chosen(claim, CLAIMED_SESSION) for claim in claims]
+        events = [facts.of(EVENTS), *due, *of_sessions]
         results = []
         if claims or any(counts[kind] for kind in (RETAINED, RELEASED, REPLAY)):
-            changes += [facts.chosen(one, CLAIMED_TOPIC) for one in claims]
+            changes += [facts.chosen(claim, CLAIMED_TOPIC) for claim in claims]
             fold = partial(fold_retained, plan)
             retained = facts.by_key(changes, ("node",), ("at", "kind"), fold, RETAINED_COLUMNS)
             events.append(facts.chosen(retained, OWED))
@@ -320,7 +330,7 @@ class AuditEngine:
         if any(note.about == REPLAYS_THERE for note in notes):
             results += self._replays(facts, plan, sessions, released)
         if any(log.cuts for log in logs.values()):
-            needed = [facts.of(CARRIED), *(facts.chosen(one, NEEDED) for one in results)]
+            needed = [facts.of(CARRIED), *(facts.chosen(result, NEEDED) for result in results)]
             fold = partial(fold_cuts, plan)
             results.append(facts.by_key(needed, ("node",), in_order, fold, CUT_COLUMNS))
         if counts[CARRIED]:
@@ -349,7 +359,7 @@ class AuditEngine:
         if released is not None:
             effects.append(facts.chosen(released, EFFECT))
         fold = partial(matching_messages, filters)
-        tables = [steps, *(facts.each(one, fold, *columns) for one in effects)]
+        tables = [steps, *(facts.each(effect, fold, *columns) for effect in effects)]
         fold = partial(fold_replays, plan, filters)
         return [facts.by_key(tables, ("node",), ("at", "kind"), fold, READ_COLUMNS)]
 
@@ -377,17 +387,20 @@ class AuditEngine:
 
     def _classify(self, facts: Facts, unexpected: list[Violation]) -> None:
         """Assign unexpected deliveries to rules; further ones count for the most frequent rule."""
-        unexpected.sort(key=lambda one: (one.node, one.at))
+        unexpected.sort(key=lambda violation: (violation.node, violation.at))
         first = unexpected[:MAX_VIOLATIONS]
-        deliveries = [(one.node, one.session or "", one.ref or 0, one.at) for one in first]
-        fold = partial(evidence_of, {one[:3] for one in deliveries})
+        deliveries = [
+            (violation.node, violation.session or "", violation.ref or 0, violation.at)
+            for violation in first
+        ]
+        fold = partial(evidence_of, {delivery[:3] for delivery in deliveries})
         kinds = facts.of(*EVIDENCE_KINDS)
         evidence = facts.each(kinds, fold, UNEXPECTED_COLUMNS, EVIDENCE_COLUMNS)
         rules: Counter[str] = Counter()
-        told = classify(deliveries, facts.rows([evidence], *EVIDENCE_COLUMNS))
-        for one, (rule, what) in zip(first, told, strict=True):
+        classes = classify(deliveries, facts.rows([evidence], *EVIDENCE_COLUMNS))
+        for violation, (rule, what) in zip(first, classes, strict=True):
             rules[rule] += 1
-            self._add(one._replace(rule=rule, what=what, ref=None), 1)
+            self._add(violation._replace(rule=rule, what=what, ref=None), 1)
         usual = rules.most_common(1)[0][0]
         self._counts[usual] += self._totals.counts[f"wrong {UNEXPECTED}"] - len(first)
 
@@ -396,13 +409,13 @@ class AuditEngine:
         order: dict[str, int] = {rule: number for number, rule in enumerate(RULES)}
         first: list[Violation] = []
         seen: Counter[str] = Counter()
-        for one in sorted(
-            self._violations,
-            key=lambda one: (order[one.rule], one.node, one.at, one.session or "", one.what),
-        ):
-            seen[one.rule] += 1
-            if seen[one.rule] <= MAX_VIOLATIONS:
-                first.append(one._replace(ref=None))
+        place = attrgetter("node", "at")
+        by_place = sorted(self._violations, key=lambda entry: (entry.session or "", entry.what))
+        by_place.sort(key=lambda entry: (order[entry.rule], *place(entry)))
+        for violation in by_place:
+            seen[violation.rule] += 1
+            if seen[violation.rule] <= MAX_VIOLATIONS:
+                first.append(violation._replace(ref=None))
         return tuple(first)
 
     def _make_outcome(self, notes: Sequence[LogNote], summaries: LogSummaries) -> Outcome:
@@ -419,10 +432,10 @@ class AuditEngine:
                 self._counts,
                 checkpoints=summaries.checkpoints,
                 claims=self._claims is not None,
-                retained_claims=sum(one.retained for one in compared)
+                retained_claims=sum(comparison.retained for comparison in compared)
                 - totals.counts["retained claims beyond"],
-                owed=sum(one.due for one in self._compared),
-                copies=sum(one.compared for one in self._compared),
+                owed=sum(comparison.due for comparison in self._compared),
+                copies=sum(comparison.compared for comparison in self._compared),
             ),
             violations=self._first(),
             rates=rates,
@@ -433,10 +446,18 @@ class AuditEngine:
             compared=compared,
             seconds=0,
             notes=(*summaries.remarks, *self._remarks()),
+            recoveries=tuple(self._recoveries(summaries)) if self._recovery else (),
         )
 
+    def _recoveries(self, summaries: LogSummaries) -> Iterator[NodeRecovery]:
+        """Yield what each broker recovered at its last start."""
+        names = [number.name for number in fields(NodeRecovery)[2:]]
+        for node in summaries.nodes:
+            counts = {name: self._totals.counts[f"recovered {name} {node.node}"] for name in names}
+            yield NodeRecovery(node, summaries.logs[node.node].start, **counts)
+
     def _remarks(self) -> list[str]:
-        remarks = [remark for one in self._compared for remark in one.remarks()]
+        remarks = [remark for comparison in self._compared for remark in comparison.remarks()]
         for count, what in (
             ("claims beyond", "sessions"),
             ("retained claims beyond", "retained messages"),
@@ -461,25 +482,24 @@ class AuditEngine:
 def claim_rows(claims: Iterable[StateClaim]) -> list[Row]:
     """Return claims about sessions and retained messages as facts."""
     rows: list[Row] = []
-    for one in claims:
-        if one.kind == SESSION_CLAIM:
-            rows.append(
-                (CLAIMED_SESSION, one.node, one.name, None, one.bound, one.where, one.digest)
-            )
-        elif one.kind == RETAINED_CLAIM:
-            rows.append((CLAIMED_TOPIC, one.node, None, one.name, one.bound, one.where, one.digest))
+    for claim in claims:
+        content = claim.bound, claim.where, claim.digest
+        if claim.kind == SESSION_CLAIM:
+            rows.append((CLAIMED_SESSION, claim.node, claim.name, None, *content))
+        elif claim.kind == RETAINED_CLAIM:
+            rows.append((CLAIMED_TOPIC, claim.node, None, claim.name, *content))
     return rows
 
 
 def compared_claims(claims: Iterable[StateClaim]) -> tuple[ClaimsCompared, ...]:
     """Return the number of claims by source and node, and their last position."""
     sums: dict[tuple[str, str], list[int]] = {}
-    for one in claims:
-        counts = sums.setdefault((one.where, one.node), [0, 0, 0])
-        known = one.digest is not None
-        counts[0] += known and one.kind == SESSION_CLAIM
-        counts[1] += known and one.kind == RETAINED_CLAIM
-        counts[2] = max(counts[2], one.bound)
+    for claim in claims:
+        counts = sums.setdefault((claim.where, claim.node), [0, 0, 0])
+        exists = claim.digest is not None
+        counts[0] += exists and claim.kind == SESSION_CLAIM
+        counts[1] += exists and claim.kind == RETAINED_CLAIM
+        counts[2] = max(counts[2], claim.bound)
     return tuple(ClaimsCompared(*key, *counts) for key, counts in sorted(sums.items()))
 
 
@@ -487,7 +507,7 @@ def complete_claims(claims: Iterable[StateClaim]) -> dict[str, list[tuple[Positi
     """Return the positions where the claims of each node are complete: (bound, source)."""
     complete: dict[str, list[tuple[Position, str]]] = {}
     for node, bound, where in sorted(
-        {(one.node, one.bound, one.where) for one in claims if one.kind == ALL_CLAIM}
+        {(claim.node, claim.bound, claim.where) for claim in claims if claim.kind == ALL_CLAIM}
     ):
         complete.setdefault(node, []).append((bound, where))
     return complete

@@ -71,6 +71,61 @@ class NodeSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerStart:
+    """The last start of a node's broker."""
+
+    at: Position
+    """Position of its BrokerStarted."""
+    time_ms: int
+    crashed: bool
+    """The previous broker ended without a clean shutdown, as far as the log proves it."""
+    interrupted: bool
+    """It ended while it wrote a turn: the written part is void."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecovery:
+    """The state that a node's broker recovered at its last start."""
+
+    summary: NodeSummary
+    start: BrokerStart | None
+    """None: the log contains no start."""
+    sessions: int = 0
+    """Number of sessions; the numbers below refer to these."""
+    connected: int = 0
+    """Sessions whose connections ended with the previous broker."""
+    clean: int = 0
+    """Sessions that ended with their connections."""
+    wills: int = 0
+    """Wills published since their connections ended."""
+    inflight: int = 0
+    """Deliveries without PUBACK or PUBREC, kept with their packet identifiers."""
+    releasing: int = 0
+    """Deliveries without PUBCOMP."""
+    inbound: int = 0
+    """QoS 2 messages of clients without PUBREL."""
+    queued: int = 0
+    """Messages in queues."""
+    resumed: int = 0
+    """Sessions resumed by their clients since."""
+
+    @property
+    def node(self) -> str:
+        """Name of the node."""
+        return self.summary.node
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """The parts of the log about which nothing can be said."""
+        return self.summary.doubts
+
+    @property
+    def proven(self) -> list[tuple[int, int]]:
+        """The other parts of the log, in Unix milliseconds."""
+        return self.summary.proven
+
+
+@dataclass(frozen=True, slots=True)
 class RuleResult:
     """The result of one rule."""
 
@@ -173,6 +228,8 @@ class Outcome:
     """Duration of the audit."""
     notes: tuple[str, ...] = field(default=())
     """Parts that were not checked, and why, as text."""
+    recoveries: tuple[NodeRecovery, ...] = ()
+    """What the brokers recovered, in the order of ``nodes``; empty if it was not asked for."""
 
     @property
     def kept(self) -> bool:

@@ -41,6 +41,8 @@ class AuditPlan:
     """By node, the positions at which claims are complete, with their source."""
     connections: bool = False
     """Whether the connections of sessions are compared between nodes."""
+    recovery: bool = False
+    """Whether what brokers recovered at their last start is counted."""
     places: Mapping[str, LogPlace] = field(default_factory=dict)
     """The places of logs among those of their brokers, by node."""
 
@@ -74,10 +76,10 @@ class AuditTotals:
     def merge(self, other: Mapping[str, Any]) -> None:
         """Add serialized totals."""
         self.counts.update(other["counts"])
-        latencies = {int(qos): some for qos, some in other["latencies"].items()}
+        latencies = {int(qos): buckets for qos, buckets in other["latencies"].items()}
         self._add_latencies(latencies, {int(qos): ms for qos, ms in other["longest_ms"].items()})
-        for one in other["slowest"]:
-            self._push(tuple(one))
+        for session in other["slowest"]:
+            self._push(tuple(session))
 
     def data(self) -> bytes:
         """Return the totals, serialized."""
@@ -99,19 +101,19 @@ class AuditTotals:
         for qos, longest in longest_ms.items():
             self.longest_ms[qos] = max(longest, self.longest_ms.get(qos, 0))
 
-    def _push(self, one: Any) -> None:
+    def _push(self, session: Any) -> None:
         if len(self.slowest) < SLOWEST:
-            heapq.heappush(self.slowest, one)
-        elif one > self.slowest[0]:
-            heapq.heapreplace(self.slowest, one)
+            heapq.heappush(self.slowest, session)
+        elif session > self.slowest[0]:
+            heapq.heapreplace(self.slowest, session)
 
 
 def quantile(buckets: Sequence[int], share: float) -> int:
     """Return the number of the bucket that contains a quantile."""
-    wanted, seen = share * sum(buckets), 0
+    rank, seen = share * sum(buckets), 0
     for number, count in enumerate(buckets):
         seen += count
-        if count and seen >= wanted:
+        if count and seen >= rank:
             return number
     return 0
 
@@ -154,14 +156,14 @@ class AuditResults:
         self, node: str, session: str | None, at: Position, refs: Iterator[Position]
     ) -> None:
         """Add the messages that are needed at a cut."""
-        some: list[Position] = []
+        batch: list[Position] = []
         for ref in refs:
-            some.append(ref)
-            if len(some) == _REFS:
-                self.add(NEEDED, node, session, at, data=orjson.dumps(some))
-                some = []
-        if some:
-            self.add(NEEDED, node, session, at, data=orjson.dumps(some))
+            batch.append(ref)
+            if len(batch) == _REFS:
+                self.add(NEEDED, node, session, at, data=orjson.dumps(batch))
+                batch = []
+        if batch:
+            self.add(NEEDED, node, session, at, data=orjson.dumps(batch))
 
     def add(
         self,

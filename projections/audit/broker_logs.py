@@ -33,17 +33,17 @@ def find_brokers(logs: Mapping[str, LogSummary]) -> tuple[list[BrokerLogs], list
     followed: dict[str, set[int]] = defaultdict(set)
     for node, log in logs.items():
         for name in (node, *log.follows):
-            found = split_log_name(name)
-            if found is not None:
-                (there if name == node else followed)[found[0]].add(found[1])
+            parts = split_log_name(name)
+            if parts is not None:
+                (there if name == node else followed)[parts[0]].add(parts[1])
     brokers, remarks = [], []
     for base, numbers in sorted(followed.items()):
         names = partition_names(base, max(numbers | there[base]) + 1)
         missing = [name for name in names if name not in logs]
         if missing:
-            some = ", ".join(name for name in names if name in logs)
+            present = ", ".join(name for name in names if name in logs)
             remarks.append(
-                f"{some}: what lies between the logs is not audited, because "
+                f"{present}: what lies between the logs is not audited, because "
                 f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not read"
             )
             continue
@@ -80,10 +80,10 @@ class ComparedLog:
 
     def remarks(self) -> Iterator[str]:
         """Yield what is still on its way to the log."""
-        for one in self.ends:
-            if one.pending:
-                many = "message is" if one.pending == 1 else "messages are"
+        for end in self.ends:
+            if end.pending:
+                many = "message is" if end.pending == 1 else "messages are"
                 yield (
-                    f"node {self.log}: {one.pending:,} {many} still to be taken from {one.log}, "
-                    f"of which it has taken {one.through:,} of {one.last:,} records"
+                    f"node {self.log}: {end.pending:,} {many} still to be taken from {end.log}, "
+                    f"of which it has taken {end.through:,} of {end.last:,} records"
                 )

@@ -149,7 +149,7 @@ def join_pieces(pieces: Iterable[LogPiece]) -> tuple[LogPiece, list[ChainBreak]]
     """Join the pieces of a log, at least one; return the joined piece and its breaks."""
     whole: LogPiece | None = None
     breaks: list[ChainBreak] = []
-    for piece in sorted(pieces, key=lambda one: one.first.sequence):
+    for piece in sorted(pieces, key=lambda piece: piece.first.sequence):
         if whole is None:
             whole = piece
         else:

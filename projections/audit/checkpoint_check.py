@@ -171,14 +171,16 @@ class CheckpointCheck:
         retained = self._state.retained
         pending: dict[Position, RetainedMessage] = {}
         if event.session is not None:
-            pending = {one.ref: one for one in retained.pending(event.session)}
+            pending = {message.ref: message for message in retained.pending(event.session)}
             self._waiting.difference_update(refs)
         for number, message in enumerate(repeated_messages(event, pieces), at):
             topic, ref = message.topic, message.ref
-            known = retained.get(topic) if event.session is None else pending.get(ref)
-            if known is not None and not message.publisher:  # repeated by an earlier version
-                known = known._replace(publisher="")
-            if known != message:
+            retained_message = retained.get(topic) if event.session is None else pending.get(ref)
+            if (
+                retained_message is not None and not message.publisher
+            ):  # repeated by an earlier version
+                retained_message = retained_message._replace(publisher="")
+            if retained_message != message:
                 self._report_at(
                     number,
                     f"repeats a message on {display.name(topic)} from {format_position(ref)} that "
@@ -199,9 +201,9 @@ class CheckpointCheck:
                 f"records that checkpoint {event.checkpoint} has {event.sessions:,} sessions and "
                 f"{event.retained:,} retained messages, but it has {sessions:,} and {retained:,}",
             )
-        left = sorted(name for name in self._sessions if name in self._state.sessions)
-        if left:
-            self._report_at(at, f"the checkpoint does not repeat sessions {_several(left)}")
+        missing = sorted(name for name in self._sessions if name in self._state.sessions)
+        if missing:
+            self._report_at(at, f"the checkpoint does not repeat sessions {_several(missing)}")
         get = self._state.retained.get
         same = (topic for topic, ref in self._retained.items() if _ref(get(topic)) == ref)
         if topics := sorted(same):
@@ -213,10 +215,10 @@ class CheckpointCheck:
     # Cuts.
 
     def _cut(self, event: LogCut, at: Position, _: Sequence[bytes]) -> None:
-        known = max(self._state.begin, self._state.salvaged + 1)
-        if self.partial or event.first < known:
+        first_known = max(self._state.begin, self._state.salvaged + 1)
+        if self.partial or event.first < first_known:
             return
-        begun = [one.begun >> INDEX_BITS for one in self._state.checkpoints]
+        begun = [checkpoint.begun >> INDEX_BITS for checkpoint in self._state.checkpoints]
         if event.first not in begun:
             self._report_at(
                 at, f"cuts the log before record {event.first}, where no complete checkpoint begins"
@@ -228,7 +230,7 @@ class CheckpointCheck:
                 at, f"cuts the log before record {event.first}, but describes another one"
             )
         self._check_carried(event, at)
-        self._links = {first: one for first, one in self._links.items() if first >= event.first}
+        self._links = {first: link for first, link in self._links.items() if first >= event.first}
 
     def _salvaged(self, _event: LogSalvaged, _at: Position, _: Sequence[bytes]) -> None:
         """Forget the checkpoint that was begun: its rest may be lost."""
@@ -243,7 +245,7 @@ class CheckpointCheck:
             held = state.sessions.peek(name) if state.sessions.holds(name, before) else None
             for ref in expand_runs(reference_runs(held), before) if held is not None else ():
                 carriers = state.carried.get(ref >> INDEX_BITS, ())
-                if not any(one >= event.first for one in carriers):
+                if not any(carrier >= event.first for carrier in carriers):
                     needed = f"session {display.name(name)} needs message {format_position(ref)}"
                     self._report_at(at, f"cuts off a message that is not repeated: {needed}")
                     break

@@ -34,9 +34,9 @@ class DestinationNotes:
         """Note a cursor, or replace one that it follows."""
         values = asdict(event)
         del values["refs"]
-        known = self._known.get(event.to)
+        before = self._known.get(event.to)
         self._known[event.to] = values
-        if known is not None and not list(_forwarded_breaks(known, values, at)):
+        if before is not None and not list(_forwarded_breaks(before, values, at)):
             self._last[event.to] = at, values
             return
         self._give(event.to)
@@ -62,15 +62,15 @@ class DestinationNotes:
             self._give(name)
 
     def _give(self, name: str) -> None:
-        last = self._last.pop(name, None)
-        if last is not None:
-            self._note(last[0], DESTINATION, last[1])
+        held_back = self._last.pop(name, None)
+        if held_back is not None:
+            self._note(held_back[0], DESTINATION, held_back[1])
 
 
 def _forwarded_breaks(
-    known: dict[str, Any] | None, values: dict[str, Any], at: Position
+    before: dict[str, Any] | None, values: dict[str, Any], at: Position
 ) -> Iterator[str]:
-    """Yield what is wrong with a cursor; ``known`` is the one before it, if it is known.
+    """Yield what is wrong with a cursor; ``before`` is the one before it, if it is known.
 
     A receiver that lost its session at QoS 2 has received no more than it has stored.
     """
@@ -79,10 +79,10 @@ def _forwarded_breaks(
         yield "is reported to have messages that were published later"
     if 0 < received < through:
         yield "is reported to have received less than it has stored"
-    if known is not None and (
-        through < known["through"]
-        or (max(through, received) < known["received"] and received != through)
-        or values["number"] < known["number"]
+    if before is not None and (
+        through < before["through"]
+        or (max(through, received) < before["received"] and received != through)
+        or values["number"] < before["number"]
     ):
         yield "has a cursor that went back"
 
@@ -96,7 +96,7 @@ def destination_breaks(notes: Iterable[LogNote]) -> list[ChainBreak]:
     The first notes of a log that was cut repeat its destinations.
     """
     breaks: list[ChainBreak] = []
-    known: dict[str, dict[str, Any]] = {}
+    cursors: dict[str, dict[str, Any]] = {}
     for note in notes:
         values, at = note.values, note.at
         if note.about == CUT:
@@ -107,16 +107,16 @@ def destination_breaks(notes: Iterable[LogNote]) -> list[ChainBreak]:
                     f"the log was cut, but destination {shown(name)} has its messages up to "
                     f"{format_position(cursor['through'])} only",
                 )
-                for name, cursor in known.items()
+                for name, cursor in cursors.items()
                 if cursor["through"] + 1 < position(values["first"], 0)
             ]
             continue
         name, kind = values["to"], values["e"]
         breaks += [
             ChainBreak(Rule.EVENT, at, f"destination {shown(name)} {what}")
-            for what in _breaks(kind, known.get(name), values, at)
+            for what in _breaks(kind, cursors.get(name), values, at)
         ]
-        _follow(kind, known, values)
+        _follow(kind, cursors, values)
     return breaks
 
 
@@ -142,17 +142,17 @@ def _breaks(
         yield "lost a range that does not begin at its cursor"
 
 
-def _follow(kind: str, known: dict[str, dict[str, Any]], values: dict[str, Any]) -> None:
+def _follow(kind: str, cursors: dict[str, dict[str, Any]], values: dict[str, Any]) -> None:
     """Apply an event to the cursors."""
     name = values["to"]
     if kind == "DestinationOpened":
-        if not values["run"] or name not in known:
-            known[name] = {**_START, "through": values["after"]}
-    elif name not in known:
+        if not values["run"] or name not in cursors:
+            cursors[name] = {**_START, "through": values["after"]}
+    elif name not in cursors:
         return
     elif kind == "DestinationClosed":
-        del known[name]
+        del cursors[name]
     elif kind == "Forwarded":
-        known[name] = values
+        cursors[name] = values
     elif kind == "ForwardLost":
-        known[name] = {**known[name], "through": max(known[name]["through"], values["until"])}
+        cursors[name] = {**cursors[name], "through": max(cursors[name]["through"], values["until"])}

@@ -52,18 +52,18 @@ UNKNOWN_LIMITS: Final = "drops without limits"
 class DropAudit:
     """Checks the drops of one session; ``cases`` is called for each checked drop.
 
-    ``left`` returns whether a filter was unsubscribed from in the turn.
+    ``was_unsubscribed`` returns whether a filter was unsubscribed from in the turn.
     """
 
     def __init__(
         self,
-        found: Callable[[Violation], object],
+        report: Callable[[Violation], object],
         cases: Callable[[str], object],
         outline: LogOutline,
-        left: Callable[[str], bool],
+        was_unsubscribed: Callable[[str], bool],
     ) -> None:
-        self._left = left
-        self._found = found
+        self._left = was_unsubscribed
+        self._found = report
         self._cases = cases
         self._outline = outline
         self._leaving: dict[str, Position] = {}
@@ -190,7 +190,9 @@ class DropAudit:
         if event.filter.startswith(SHARE) or state.session.startswith(SHARE):
             return
         sizes = [
-            largest_packet(state, one.topic, one.size, one.properties) for one in messages if one
+            largest_packet(state, message.topic, message.size, message.properties)
+            for message in messages
+            if message
         ]
         if sizes and min(sizes) <= state.packet_maximum:
             what = f"a packet has at most {min(sizes)} bytes, and the client accepts "

@@ -33,7 +33,7 @@ class _Layout:
     __slots__ = ("added", "defaults", "kind", "owned", "usual", "version", "whole", "width")
 
     def __init__(self, kind: type) -> None:
-        names = [one.name for one in fields(kind)]
+        names = [attribute.name for attribute in fields(kind)]
         usual, added = names[: names.index("e")], names[names.index("v") + 1 :]
         self.kind: Any = kind
         self.version: int = VERSIONS[kind.__name__]
@@ -77,7 +77,7 @@ def pack_events(items: Sequence[tuple[Any, ...]]) -> bytes:
 
 def unpack_events(session: str, data: bytes) -> list[Packed]:
     """Return the packed events, in order."""
-    found: list[Packed] = []
+    events: list[Packed] = []
     for at, time_ms, part, *values in orjson.loads(data):
         name = values[-1]
         layout = _BY_NAME[name]
@@ -85,8 +85,8 @@ def unpack_events(session: str, data: bytes) -> list[Packed]:
         if len(values) > usual + 1:
             values[usual:] = [name, layout.version, *values[usual:-1]]
         event = layout.kind(session, *values) if layout.owned else layout.kind(*values)
-        found.append((at, time_ms, part, event))
-    return found
+        events.append((at, time_ms, part, event))
+    return events
 
 
 _EVENTS = 16_384

@@ -106,6 +106,8 @@ class FactMakers:
         self.record: Record
         self.before_ms = 0
         """Time of the previous record; 0: unknown."""
+        self.interrupts = False
+        """Whether the turn of the previous record is unfinished, and another one begins."""
         self.links: dict[int, str] = {}
         """Links of previous records, by their sequence."""
         self.followed: set[str] = set()
@@ -145,8 +147,8 @@ class FactMakers:
         Returns True: the event has been passed.
         """
         record = self.record
-        known = with_content(event, record.payload)
-        self._packs.add(event.session, packed_item(known, at, record.steady_ms, record.part))
+        checked = with_content(event, record.payload)
+        self._packs.add(event.session, packed_item(checked, at, record.steady_ms, record.part))
         return True
 
     def _messages(self, event: MessagePublished, at: Position) -> bool:
@@ -260,8 +262,8 @@ class FactMakers:
         if not self._shared and event.session.startswith(SHARE):
             self._shared = True
             self._note(0, SHARED_THERE, {})
-        one = packed_item(event, at, self.record.steady_ms, self.record.part)
-        self._facts.spans.add(event.session, at, 0, pack_events([one]))
+        item = packed_item(event, at, self.record.steady_ms, self.record.part)
+        self._facts.spans.add(event.session, at, 0, pack_events([item]))
 
     def _subscribed(self, event: Subscribed, at: Position) -> None:
         self._of_span(event, at)
@@ -302,8 +304,8 @@ class FactMakers:
             self._has_replays()
         state = {name: event.state[name] for name in event.state if name in _OF_SUBSCRIPTIONS}
         short = SessionSnapshot(event.session, state, event.part, event.last)
-        one = packed_item(short, at, self.record.steady_ms, self.record.part)
-        self._facts.spans.add(event.session, at, 1, pack_events([one]))
+        item = packed_item(short, at, self.record.steady_ms, self.record.part)
+        self._facts.spans.add(event.session, at, 1, pack_events([item]))
 
     # Retained messages and repetitions.
 
@@ -342,8 +344,8 @@ class FactMakers:
         columns = places, places, turns, kinds, nothing, event.topics, digests, nothing, expires
         self._facts.retained.extend([""] * count, *columns)
         if not expired:
-            some = {"count": count, "topic": event.topics[0] if count == 1 else ""}
-            self._note(at, CLEARED_BY, {**some, **self._turn()})
+            values = {"count": count, "topic": event.topics[0] if count == 1 else ""}
+            self._note(at, CLEARED_BY, {**values, **self._turn()})
             self._cleared_in = self.record.sequence - self.record.part
 
     def _carried(self, event: MessagesCarried, at: Position) -> None:
@@ -370,9 +372,9 @@ class FactMakers:
         payloads: Iterable[memoryview],
     ) -> None:
         """Pass an event with its properties and payloads to the fold of its session."""
-        one = packed_item(event, at, self.record.steady_ms, self.record.part)
+        item = packed_item(event, at, self.record.steady_ms, self.record.part)
         area = b"".join((*self.record.distinct_blocks(event), *payloads))
-        self._packs.alone(session, one, area)
+        self._packs.alone(session, item, area)
 
     # Checkpoints and cuts.
 
@@ -407,12 +409,13 @@ class FactMakers:
     def _started(self, event: BrokerStarted, at: Position) -> None:
         times = {"time_ms": self.record.steady_ms, "clock_ms": self.record.time_ms}
         values = {"software": event.software, **times, **self._turn()}
-        self._note(at, STARTED, {**values, "before_ms": self.before_ms})
+        before = {"before_ms": self.before_ms, "interrupts": self.interrupts}
+        self._note(at, STARTED, {**values, **before})
 
     def _doubtful(self, event: LogEndUnproven | LogSalvaged, at: Position) -> None:
         proof = LogProof()
         proof.take(event, self.record.sequence, self.record.time_ms)
-        values: dict[str, Any] = {"doubts": [tuple(doubt) for doubt in proof.doubts]}
+        values: dict[str, Any] = {"e": event.e, "doubts": [tuple(doubt) for doubt in proof.doubts]}
         if isinstance(event, LogEndUnproven) and event.salvaged:
             ends = [event.end, event.salvaged]
             values |= {"continued": ends, "clock_ms": self.record.time_ms}
@@ -457,7 +460,9 @@ class FactMakers:
         if not event.blocks:
             return list(map(crc32, payloads))
         blocks = self.record.blocks(event)
-        return [crc32(one, crc32(block)) for one, block in zip(payloads, blocks, strict=True)]
+        return [
+            crc32(payload, crc32(block)) for payload, block in zip(payloads, blocks, strict=True)
+        ]
 
     def _sizes(
         self, event: _Messages, payloads: Iterable[memoryview], publishers: Sequence[str]
@@ -467,7 +472,7 @@ class FactMakers:
             return list(map(len, payloads))
         blocks = self.record.blocks(event) if event.blocks else repeat(b"", event.count)
         columns = zip(payloads, blocks, publishers, strict=True)
-        return [packed_size(len(one), len(block), by) for one, block, by in columns]
+        return [packed_size(len(payload), len(block), by) for payload, block, by in columns]
 
     def _expiries(self, event: _Messages) -> Sequence[int]:
         """Return the expiry of each message, Unix time in seconds; 0: never."""
@@ -509,8 +514,8 @@ class FactMakers:
             strict=True,
         )
         return [
-            retained_digest(RetainedMessage(topic, bytes(payload), *rest)) if payload else ""
-            for topic, payload, *rest in columns
+            retained_digest(RetainedMessage(topic, bytes(payload), *fields)) if payload else ""
+            for topic, payload, *fields in columns
         ]
 
 
@@ -561,10 +566,10 @@ def _publishers(event: MessagesCarried | RetainedSnapshot) -> list[str]:
     """Return the publisher of each message, "" where it is not known."""
     if not event.publishers:
         return [""] * event.count
-    found = [event.publishers[number] for number in event.publisher_of or [0] * event.count]
-    if len(found) != event.count:
+    publishers = [event.publishers[number] for number in event.publisher_of or [0] * event.count]
+    if len(publishers) != event.count:
         raise IndexError("columns of different lengths")
-    return found
+    return publishers
 
 
 def _topics(event: MessagePublished | MessagesCarried) -> list[str]:
@@ -579,10 +584,10 @@ def _topics(event: MessagePublished | MessagesCarried) -> list[str]:
 def _positions(runs: Sequence[Run]) -> list[Position]:
     """Return positions; raise ValueError for invalid ones, before they take much memory."""
     _check(runs)
-    found = from_runs(runs)
-    if found and not (min(found) >= 0 and max(found) < _MAX_REF):
+    positions = from_runs(runs)
+    if positions and not (min(positions) >= 0 and max(positions) < _MAX_REF):
         raise ValueError("a position that is none")
-    return found
+    return positions
 
 
 def _check(runs: Iterable[Run]) -> None:

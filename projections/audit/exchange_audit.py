@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from eventstore.display import name as shown
@@ -58,7 +59,8 @@ class LogSubscriptions:
         self._folds: dict[str, SessionFold] = {}
         self._filters: dict[str, set[str]] = {}
         self._trie: FilterTrie[str] = FilterTrie()
-        self._matched: dict[str, str] = {}
+        self.match = lru_cache(_KNOWN_TOPICS)(self._match)
+        """Returns a filter that a topic matches, with its session; empty: there is none."""
         self._shares: dict[str, Position] = {}
         """Shared subscription -> where it began."""
 
@@ -81,37 +83,31 @@ class LogSubscriptions:
                 self._shares.pop(session, None)
             else:
                 self._shares.setdefault(session, at)
-        wanted = {one.filter for one in state.active() if _matches(one)} if state else set()
+        filters = {held.filter for held in state.active() if _matches(held)} if state else set()
         held = self._filters.get(session, set())
         if state is None:
             del self._folds[session]
-        if wanted != held:
-            self._change(session, held, wanted)
+        if filters != held:
+            self._change(session, held, filters)
 
-    def _change(self, session: str, held: set[str], wanted: set[str]) -> None:
-        for gone in held - wanted:
-            if not gone.startswith(SHARE):
-                self._trie.remove(gone, session)
-        for new in wanted - held:
+    def _change(self, session: str, held: set[str], filters: set[str]) -> None:
+        for ended in held - filters:
+            if not ended.startswith(SHARE):
+                self._trie.remove(ended, session)
+        for new in filters - held:
             if not new.startswith(SHARE):
                 self._trie.insert(new, session, f"{shown(new)} of {shown(session)}")
-        self._filters[session] = wanted
-        self._matched.clear()
+        self._filters[session] = filters
+        self.match.cache_clear()
 
     def has_share(self, share: str, before: Position) -> bool:
         """Return whether there is a shared subscription that began before a position."""
         return self._shares.get(share, _NEVER) < before
 
-    def match(self, topic: str) -> str:
-        """Return a filter that a topic matches, with its session; empty: there is none."""
-        found = self._matched.get(topic)
-        if found is None:
-            if len(self._matched) >= _KNOWN_TOPICS:
-                self._matched.clear()
-            closed = is_reserved_topic(topic) and not is_bridge_state(topic)
-            matching = () if closed else self._trie.match(topic)
-            found = self._matched[topic] = next(iter(matching), "")
-        return found
+    def _match(self, topic: str) -> str:
+        if is_reserved_topic(topic) and not is_bridge_state(topic):
+            return ""
+        return next(iter(self._trie.match(topic)), "")
 
 
 def _matches(held: SubscriptionState) -> bool:
@@ -208,10 +204,10 @@ class _Retained:
 
     def may_be_replaced(self, topic: str, version: tuple[int, int]) -> bool:
         """Return whether there is, or may be, a later one of the topic."""
-        known = self._last.get(topic)
-        if known is not None and version < known:
+        newest = self._last.get(topic)
+        if newest is not None and version < newest:
             return True
-        return version[0] <= self._floor_ms or (known is None and self._forgot)
+        return version[0] <= self._floor_ms or (newest is None and self._forgot)
 
 
 class _TakerAudit:
@@ -251,9 +247,9 @@ class _TakerAudit:
         self._check.take(record, record.events())
         number = self._numbers[self._log]
         for part in self._turns.take(record)[1]:
-            for one in self._own.of(part):
-                if isinstance(one, RequiredReplay) and one.retain:
-                    self.retained.change(one.topic, (one.time_ms + _OF_TURN_MS, number))
+            for effect in self._own.of(part):
+                if isinstance(effect, RequiredReplay) and effect.retain:
+                    self.retained.change(effect.topic, (effect.time_ms + _OF_TURN_MS, number))
             base = position(part.sequence, 0)
             for index, event in part.events():
                 at = base + index
@@ -268,9 +264,9 @@ class _TakerAudit:
 
     async def finish(self) -> ExchangeAudit:
         """Do the remaining checks at the end of the log."""
-        for some in self._doubtful.values():
-            for _, one in some:
-                self._report(one)
+        for doubts in self._doubtful.values():
+            for _, violation in doubts:
+                self._report(violation)
         await self._replays.compare(self._log, self._logs, self._report)
         ends = []
         for name, origin in self._origins.items():
@@ -288,11 +284,11 @@ class _TakerAudit:
     def _tell(self, at: Position, what: str, rule: Rule = Rule.EXCHANGE) -> None:
         self._report(Violation(rule, at, what, node=self._log))
 
-    def _is_due(self, one: RequiredReplay) -> bool:
+    def _is_due(self, message: RequiredReplay) -> bool:
         """Return whether the log has to take a message of its subscriptions as of now."""
         if not self.subscriptions.known:
             return False
-        return bool(one.share or one.retain or self.subscriptions.match(one.topic))
+        return bool(message.share or message.retain or self.subscriptions.match(message.topic))
 
     # A position in another log.
 
@@ -302,8 +298,8 @@ class _TakerAudit:
         """Compare what took effect up to a position with what was taken."""
         looks = origin.looks and self.subscriptions.known
         whole = origin.begin_position <= origin.through + 1
-        taken, origin.taken = deque(origin.taken), []
-        left = Counter((one.share, one.ref) for one in taken)
+        copies, origin.taken = deque(origin.taken), []
+        uncompared = Counter((copy.share, copy.ref) for copy in copies)
         expired = frozenset(from_runs(event.expired))
         for ref in sorted(expired):
             if not _has_expired(await origin.expiry(ref), record):
@@ -324,15 +320,17 @@ class _TakerAudit:
             )
             if one.retain and self.retained is not None:
                 self.retained.change(one.topic, version)
-            if left[key]:
+            if uncompared[key]:
                 self.due += 1
-                await self._took(origin, one, taken, left, replaced=replaced)
+                await self._took(origin, one, copies, uncompared, replaced=replaced)
             elif looks and one.ref not in expired and one.ref not in erased:
                 await self._lacks(origin, one, record, at, replaced=replaced)
         read = origin.has_read(event.through)
         if origin.looks and whole and read:
-            for copy in taken:
-                if left[copy.share, copy.ref] and (copy.qos == 2 or copy.ref > origin.through):
+            for copy in copies:
+                if uncompared[copy.share, copy.ref] and (
+                    copy.qos == 2 or copy.ref > origin.through
+                ):
                     self._not_owed(origin, copy)
         if read and origin.link_of(event.through) not in (None, event.link):
             what = f"follows log {origin.name} up to {format_position(event.through)}"
@@ -362,7 +360,7 @@ class _TakerAudit:
         for topic in topics:
             if self.retained is not None:
                 self.retained.change(topic, version)
-            kept = [one for one in self._doubtful.get(topic, ()) if one[0] > version]
+            kept = [doubt for doubt in self._doubtful.get(topic, ()) if doubt[0] > version]
             if kept:
                 self._doubtful[topic] = kept
             else:
@@ -371,74 +369,78 @@ class _TakerAudit:
     async def _took(
         self,
         origin: _Origin,
-        one: RequiredReplay,
-        taken: deque[_Copy],
-        left: Counter[tuple[str, Position]],
+        owed: RequiredReplay,
+        copies: deque[_Copy],
+        uncompared: Counter[tuple[str, Position]],
         *,
         replaced: bool,
     ) -> None:
         """Compare a message with its copy."""
-        key = one.share, one.ref
-        while taken and not left[taken[0].share, taken[0].ref]:
-            taken.popleft()
-        place = next(number for number, copy in enumerate(taken) if (copy.share, copy.ref) == key)
-        copy = taken[place]
+        key = owed.share, owed.ref
+        while copies and not uncompared[copies[0].share, copies[0].ref]:
+            copies.popleft()
+        place = next(number for number, copy in enumerate(copies) if (copy.share, copy.ref) == key)
+        copy = copies[place]
         if place:
-            what = f"took the message {format_position(one.ref)} of log {origin.name}"
-            self._tell(copy.at, f"{what} behind {format_position(taken[0].ref)}, which is later")
-        del taken[place]
-        left[key] -= 1
-        content = one.content or await origin.message(one.ref)
+            what = f"took the message {format_position(owed.ref)} of log {origin.name}"
+            self._tell(copy.at, f"{what} behind {format_position(copies[0].ref)}, which is later")
+        del copies[place]
+        uncompared[key] -= 1
+        content = owed.content or await origin.message(owed.ref)
         if content is None:
             return
         self.compared += 1
-        what = _difference(copy, one, content)
+        what = _difference(copy, owed, content)
         if what:
-            said = f"the message {format_position(one.ref)} of log {origin.name} was taken with"
-            self._tell(copy.at, f"{said} another {what}", Rule.COPY)
-        elif one.retain and not one.share and not copy.content.retain and not replaced:
-            said = f"the message {format_position(one.ref)} of log {origin.name}, which is retained"
-            self._doubt(origin, one, Rule.COPY, copy.at, f"{said}, was taken as one that is not")
+            subject = f"the message {format_position(owed.ref)} of log {origin.name} was taken with"
+            self._tell(copy.at, f"{subject} another {what}", Rule.COPY)
+        elif owed.retain and not owed.share and not copy.content.retain and not replaced:
+            subject = (
+                f"the message {format_position(owed.ref)} of log {origin.name}, which is retained"
+            )
+            self._doubt(
+                origin, owed, Rule.COPY, copy.at, f"{subject}, was taken as one that is not"
+            )
 
     async def _lacks(
-        self, origin: _Origin, one: RequiredReplay, record: Record, at: Position, *, replaced: bool
+        self, origin: _Origin, owed: RequiredReplay, record: Record, at: Position, *, replaced: bool
     ) -> None:
         """Report a message that was not taken, if it had to be."""
-        what = f"lacks the message {format_position(one.ref)} of log {origin.name}"
-        if one.share:
+        what = f"lacks the message {format_position(owed.ref)} of log {origin.name}"
+        if owed.share:
             self.due += 1
-            home = partition_of(one.share, len(self._numbers)) == self._numbers[self._log]
+            home = partition_of(owed.share, len(self._numbers)) == self._numbers[self._log]
             begun = position(record.sequence - record.part, 0)
-            if home and not self.subscriptions.has_share(one.share, begun):
+            if home and not self.subscriptions.has_share(owed.share, begun):
                 return  # it no longer had members
-            if not _has_expired(await origin.expiry(one.ref), record):
-                self._tell(at, f"{what}, which was assigned to {shown(one.share)}")
+            if not _has_expired(await origin.expiry(owed.ref), record):
+                self._tell(at, f"{what}, which was assigned to {shown(owed.share)}")
             return
-        matched = self.subscriptions.match(one.topic) if one.live and one.topic else ""
-        if not matched and (not one.retain or replaced):
+        matched = self.subscriptions.match(owed.topic) if owed.live and owed.topic else ""
+        if not matched and (not owed.retain or replaced):
             return
         self.due += 1
-        if one.expires == UNKNOWN or _has_expired(one.expires, record):
+        if owed.expires == UNKNOWN or _has_expired(owed.expires, record):
             return
         if matched:
             self._tell(at, f"{what}, which matches {matched}")
         else:
-            what = f"{what}, which is retained on {shown(one.topic)}"
-            self._doubt(origin, one, Rule.EXCHANGE, at, what)
+            what = f"{what}, which is retained on {shown(owed.topic)}"
+            self._doubt(origin, owed, Rule.EXCHANGE, at, what)
 
     def _doubt(
-        self, origin: _Origin, one: RequiredReplay, rule: Rule, at: Position, what: str
+        self, origin: _Origin, owed: RequiredReplay, rule: Rule, at: Position, what: str
     ) -> None:
         """Note a violation, unless an operator turns out to have removed the retained message.
 
         A broker may know that before it records that it has taken the removal.
         """
-        found = Violation(rule, at, what, node=self._log)
+        violation = Violation(rule, at, what, node=self._log)
         if len(self._doubtful) >= _TOPICS:
-            self._report(found)
+            self._report(violation)
             return
-        version = one.time_ms, self._numbers[origin.name]
-        self._doubtful.setdefault(one.topic, []).append((version, found))
+        version = owed.time_ms, self._numbers[origin.name]
+        self._doubtful.setdefault(owed.topic, []).append((version, violation))
 
     def _not_owed(self, origin: _Origin, copy: _Copy) -> None:
         """Report a message that was taken although it did not take effect there."""
@@ -501,9 +503,9 @@ class _Origin:
         """Yield what takes effect behind the last position."""
         while True:
             while self._found:
-                one = self._found.popleft()
-                if one.at > self.through:
-                    yield one
+                effect = self._found.popleft()
+                if effect.at > self.through:
+                    yield effect
             if not await self._read():
                 return
 
@@ -536,45 +538,45 @@ class _Origin:
 
     async def message(self, ref: Position) -> Message | None:
         """Return a message; None: it was cut off."""
-        found = self._store.get(ref)
+        message = self._store.get(ref)
         sequence = ref >> INDEX_BITS
-        if found is None and self.source.begin <= sequence <= self.source.last:
+        if message is None and self.source.begin <= sequence <= self.source.last:
             last = min(sequence + _RECORDS_AT_ONCE - 1, self.source.last)
             async for record in self.source.records(sequence, last):
                 self._store.add_record(record)
                 if record.sequence == sequence:
-                    found = self._store.get(ref)
-        return found
+                    message = self._store.get(ref)
+        return message
 
     async def expiry(self, ref: Position) -> int:
         """Return the expiry of a message in Unix seconds; 0: never, 1: it is not in the log."""
-        found = await self.message(ref)
-        return UNKNOWN if found is None else found.expires
+        message = await self.message(ref)
+        return UNKNOWN if message is None else message.expires
 
 
-def _difference(copy: _Copy, one: RequiredReplay, content: Message) -> str:
+def _difference(copy: _Copy, owed: RequiredReplay, content: Message) -> str:
     """Return what a copy does not have in common with its message; empty: nothing."""
-    told = copy.content
-    if told.topic != content.topic:
+    copied = copy.content
+    if copied.topic != content.topic:
         return "topic"
-    if not _are_equal(told.payload, content.payload):
+    if not _are_equal(copied.payload, content.payload):
         return "payload"
-    if copy.qos != (0 if one.share else one.qos):
+    if copy.qos != (0 if owed.share else owed.qos):
         return "QoS"
-    if told.retain and (one.share or not content.retain):
+    if copied.retain and (owed.share or not content.retain):
         return "RETAIN"
-    if not _are_equal(_without_expiry(told.block), _without_expiry(content.block)):
+    if not _are_equal(_without_expiry(copied.block), _without_expiry(content.block)):
         return "properties"
-    if bool(told.expires) != bool(content.expires):
+    if bool(copied.expires) != bool(content.expires):
         return "expiry"
-    return "expiry" if abs(told.expires - content.expires) > _ROUNDED else ""
+    return "expiry" if abs(copied.expires - content.expires) > _ROUNDED else ""
 
 
 def _without_expiry(block: bytes) -> bytes:
     """Return a block of properties without the expiry, which changes while a message waits."""
     if isinstance(block, SealedBytes):
-        rest = block[first_sealed(block) :]
-        return SealedBytes.of(rest, block.key, opened=block.opened) if rest else rest
+        remaining = block[first_sealed(block) :]
+        return SealedBytes.of(remaining, block.key, opened=block.opened) if remaining else remaining
     return block if expiry_of(block) is None else block[5:]
 
 

@@ -94,9 +94,9 @@ class ExchangeCheck:
         if max(from_runs([*event.expired, *event.erased]), default=0) > event.through:
             what = f"{entry}: log {event.log}: records a later message as expired or erased"
             self._report(sequence, what)
-        taken = self._taken.pop(event.log, None)
-        if taken is not None and taken[1] > event.through:
-            where = format_position(taken[1])
+        newest = self._taken.pop(event.log, None)
+        if newest is not None and newest[1] > event.through:
+            where = format_position(newest[1])
             self._report(sequence, f"{entry}: log {event.log}: is before the message {where}")
         self._through[event.log] = event.through
 

@@ -1,6 +1,7 @@
 """The messages that a session must or may get, until its events record their outcome."""
 
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from typing import Final
 
 from eventstore.format.events import NATS_SESSION
@@ -8,7 +9,8 @@ from eventstore.format.positions import Position, format_position
 from projections.audit.rule_table import Rule, Violation
 from protocol.mqtt.topics import matches
 
-_MATCHES_KEPT: Final = 4096
+is_match: Final = lru_cache(16_384)(matches)
+"""Whether a filter matches a topic; the latest results are cached."""
 _SIZE: Final = 0xFFFF_FFFF
 _PROPERTIES: Final = 32
 _FROM_NATS: Final = 1 << 60
@@ -71,13 +73,12 @@ class ExpectedMessage:
 class ExpectedMessages:
     """Messages whose outcome is not known yet, by the position of their publication."""
 
-    __slots__ = ("_matches", "_messages", "_unsure")
+    __slots__ = ("_messages", "_unsure")
 
     def __init__(self) -> None:
         self._messages: dict[Position, ExpectedMessage] = {}
         self._unsure: list[Position] = []
         """Messages that need not be delivered: they are forgotten when their turn ends."""
-        self._matches: dict[tuple[str, str], bool] = {}
 
     def expect(
         self,
@@ -104,8 +105,8 @@ class ExpectedMessages:
         level = min(qos, granted)
         message.allowed |= 1 << level
         if owed:
-            known, message.least = message.least, max(level, message.least)
-            return not known
+            before, message.least = message.least, max(level, message.least)
+            return not before
         if not message.least:
             self._unsure.append(ref)
         return False
@@ -128,7 +129,7 @@ class ExpectedMessages:
             if message.at < turn:
                 continue
             for topic_filter, qos in filters.items():
-                if self.match(topic_filter, message.topic):
+                if is_match(topic_filter, message.topic):
                     level = min(qos, message.qos)
                     message.allowed |= 1 << level
                     message.least = min(level, message.least)
@@ -152,24 +153,14 @@ class ExpectedMessages:
 
     def overdue(self, before: Position) -> list[Violation]:
         """Return a violation for each message that took effect before a position and is missing."""
-        found: list[Violation] = []
+        violations: list[Violation] = []
         for ref, message in self._messages.items():
             if message.least and message.at < before:
                 what = f"message {format_position(ref)} was neither delivered nor queued nor "
-                found.append(Violation(Rule.UNDELIVERED, message.at, f"{what}dropped"))
-        return found
+                violations.append(Violation(Rule.UNDELIVERED, message.at, f"{what}dropped"))
+        return violations
 
     def clear(self) -> None:
         """Forget everything: the session has ended."""
         self._messages.clear()
         self._unsure.clear()
-
-    def match(self, topic_filter: str, topic: str) -> bool:
-        """Return whether a filter matches a topic; the latest results are cached."""
-        key = (topic_filter, topic)
-        found = self._matches.get(key)
-        if found is None:
-            if len(self._matches) >= _MATCHES_KEPT:
-                self._matches.clear()
-            found = self._matches[key] = matches(topic_filter, topic)
-        return found

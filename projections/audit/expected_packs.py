@@ -47,12 +47,12 @@ class ExpectedPacks:
             if held is None or not effect & 3:  # a message at QoS 0 may be lost
                 continue
             turn = ((at >> INDEX_BITS) - (effect >> 2)) << INDEX_BITS
-            for one in held.matching(topic, turn):
-                session = one.session
-                if one.no_local and session == publisher:
+            for span in held.matching(topic, turn):
+                session = span.session
+                if span.no_local and session == publisher:
                     continue
-                number = effect & 3 | one.qos << 2
-                if one.since < at and turn < one.ends:
+                number = effect & 3 | span.qos << 2
+                if span.since < at and turn < span.ends:
                     number |= REQUIRED
                 pack = packs.get((node, session))
                 if pack is None:
@@ -65,10 +65,10 @@ class ExpectedPacks:
 
     def take(self) -> list[PackRow]:
         """Return everything, and reset."""
-        found = [
+        rows_packed = [
             (node, session, min(rows)[0], orjson.dumps([[*names], rows]))
             for (node, session), (names, rows) in self._packs.items()
         ]
         self._packs.clear()
         self.count = 0
-        return found
+        return rows_packed

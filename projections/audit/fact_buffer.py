@@ -63,8 +63,8 @@ def folded(
     fold: Fold, rows: Iterable[tuple[Any, ...]], results: Sequence[str]
 ) -> Iterator[FactChunk]:
     """Yield the results of a fold, whose rows have the columns ``results``."""
-    found = iter(fold(rows))
-    while some := list(islice(found, MANY_ROWS)):
+    results_left = iter(fold(rows))
+    while some := list(islice(results_left, MANY_ROWS)):
         yield FactChunk(dict(zip(results, zip(*some, strict=True), strict=True)))
 
 
@@ -89,8 +89,8 @@ class FactColumns:
 
     def extend(self, *values: Sequence[Any]) -> None:
         """Add several facts: a sequence for each column, all of the same length."""
-        for column, some in zip(self.columns.values(), values, strict=True):
-            column.extend(some)
+        for column, cells in zip(self.columns.values(), values, strict=True):
+            column.extend(cells)
 
     def take(self, node: str) -> Iterator[FactChunk]:
         """Yield the facts as chunks, and reset."""
@@ -150,7 +150,7 @@ class FactBuffer:
         )
         self.wills = FactColumns(WILL, "at", "ref", "check", "topic")
         self.grants = FactColumns(GRANT, "session", "at", "time_ms", "number", "topic")
-        self._all = [one for one in vars(self).values() if isinstance(one, FactColumns)]
+        self._all = [columns for columns in vars(self).values() if isinstance(columns, FactColumns)]
         self.counts: Counter[int] = Counter()
         """Number of emitted facts of each kind."""
 

@@ -80,14 +80,14 @@ class FactScan:
         self._packs = EventBatches(self.facts)
         self._takers = FactMakers(self.facts, self._packs, self._drops, self._note)
 
-    def take(self, found: CheckedRecord) -> None:
+    def take(self, checked: CheckedRecord) -> None:
         """Take the next record. Raises UnknownEvent for events of a later foldmq."""
-        record, data = found.record, found.data
+        record, data = checked.record, checked.data
         if record is None:
-            self._problem(position(found.sequence, 0), Rule.CHAIN, f"record {found.damage}")
+            self._problem(position(checked.sequence, 0), Rule.CHAIN, f"record {checked.damage}")
             if data is not None:
-                known = link_of(data).hex() if len(data) > HEAD_SIZE else ""
-                damaged = RecordLink(found.sequence, known, "", -1, last=True, starts=False)
+                link_text = link_of(data).hex() if len(data) > HEAD_SIZE else ""
+                damaged = RecordLink(checked.sequence, link_text, "", -1, last=True, starts=False)
                 self._extend(damaged, 0, 0, len(data))
             return
         raw, size = record.raw_events, len(data or b"")
@@ -103,6 +103,9 @@ class FactScan:
         self._takers.before_ms = (
             self._piece.ends_steady_ms if follows and self._piece is not None else 0
         )
+        self._takers.interrupts = (
+            follows and self._piece is not None and not (self._piece.last.last or record.part)
+        )
         if record.time_ms - record.steady_ms != self._jumped_ms:
             self._jumped_ms = record.time_ms - record.steady_ms
             before_ms = self._takers.before_ms
@@ -112,7 +115,7 @@ class FactScan:
             self._owner = record.node
             self._note(position(record.sequence, 0), OWNER, {"node": record.node})
         self._extend(link, record.time_ms, record.steady_ms, size)
-        if not found.void:
+        if not checked.void:
             self._take_events(record)
             self._packs.counted(len(raw), len(record.header))
         elif record.part:
@@ -150,9 +153,9 @@ class FactScan:
                 if size > MAX_INDEX:
                     raise IndexError("more entries than a record can have")
                 handle = FACT_MAKERS.get(kind)
-                given = handle is not None and handle(takers, event, at)
+                is_passed = handle is not None and handle(takers, event, at)
                 session: str | None = getattr(event, "session", None)
-                if session is not None and not given and kind not in _ELSEWHERE:
+                if session is not None and not is_passed and kind not in _ELSEWHERE:
                     items = packs.get(session)
                     if items is None:
                         items = packs[session] = []
@@ -217,7 +220,7 @@ class FactScan:
         self._note(at, PROBLEM, values)
 
 
-def _parts(one: RecordLink, other: RecordLink) -> bool:
+def _parts(before: RecordLink, other: RecordLink) -> bool:
     """Return whether a new piece begins with the second of two records."""
-    missing = other.sequence != one.sequence + 1
-    return missing or one.part < 0 or other.part < 0 or any(check_link(one, other))
+    missing = other.sequence != before.sequence + 1
+    return missing or before.part < 0 or other.part < 0 or any(check_link(before, other))

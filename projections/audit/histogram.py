@@ -44,46 +44,48 @@ class RateCounts:
     def of(self, time_ms: int) -> dict[type, int]:
         """Return the counts of the interval that contains a time, by type of event."""
         number = time_ms // self._length
-        found = self._counts.get(number)
-        if found is None:
+        counts = self._counts.get(number)
+        if counts is None:
             if len(self._counts) >= _MAX:
                 self._halve()
                 return self.of(time_ms)
-            found = self._counts[number] = dict.fromkeys(_COUNTED, 0)
-        return found
+            counts = self._counts[number] = dict.fromkeys(_COUNTED, 0)
+        return counts
 
     def _halve(self) -> None:
         self._length *= 2
         counts: dict[int, dict[type, int]] = {}
-        for number, some in self._counts.items():
+        for number, counted in self._counts.items():
             kept = counts.setdefault(number // 2, dict.fromkeys(_COUNTED, 0))
-            for kind, count in some.items():
+            for kind, count in counted.items():
                 kept[kind] += count
         self._counts = counts
 
     def points(self) -> Iterator[dict[str, Any]]:
         """Yield the counts of each interval for serialization."""
         for number, counts in self._counts.items():
-            told = dict.fromkeys(_NAMES, 0)
+            sums = dict.fromkeys(_NAMES, 0)
             for kind, count in counts.items():
-                told[_COUNTED[kind]] += count
-            if any(told.values()):
-                yield {"at_ms": number * self._length, "length_ms": self._length, **told}
+                sums[_COUNTED[kind]] += count
+            if any(sums.values()):
+                yield {"at_ms": number * self._length, "length_ms": self._length, **sums}
 
 
-def merge_rates(told: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint, ...], int]:
+def merge_rates(counted: Iterable[tuple[str, dict[str, Any]]]) -> tuple[tuple[RatePoint, ...], int]:
     """Return the points of (node, counts), few enough to plot, and the length of the interval."""
-    points = list(told)
+    points = list(counted)
     if not points:
         return (), MIN_MS
-    length = max(one["length_ms"] for _, one in points)
-    begins = min(one["at_ms"] for _, one in points)
-    ends = max(one["at_ms"] + one["length_ms"] for _, one in points)
+    length = max(point["length_ms"] for _, point in points)
+    begins = min(point["at_ms"] for _, point in points)
+    ends = max(point["at_ms"] + point["length_ms"] for _, point in points)
     length = max(length, interval_ms(begins, ends))
     sums: dict[tuple[str, int], dict[str, int]] = defaultdict(lambda: dict.fromkeys(_NAMES, 0))
-    for node, one in points:
-        counts = sums[node, one["at_ms"] // length * length]
+    for node, point in points:
+        counts = sums[node, point["at_ms"] // length * length]
         for name in _NAMES:
-            counts[name] += one[name]
-    found = (RatePoint(node, at_ms, **counts) for (node, at_ms), counts in sorted(sums.items()))
-    return tuple(found), length
+            counts[name] += point[name]
+    rate_points = (
+        RatePoint(node, at_ms, **counts) for (node, at_ms), counts in sorted(sums.items())
+    )
+    return tuple(rate_points), length

@@ -59,7 +59,8 @@ def fold_sessions(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
         if log is None:
             continue  # a claim about another node
         if node not in marks:
-            marks[node] = session_marks(log, plan.complete.get(node, ()))
+            complete = plan.complete.get(node, ())
+            marks[node] = session_marks(log, complete, recovery=plan.recovery)
         checker = SessionChecker(log, marks[node], session, results, plan.places.get(node))
         for row in group:
             checker.take(*row[2:])
@@ -125,7 +126,7 @@ def fold_repeated(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
                 published.append((topic, check, expires, session))
         for at, content in repeated:
             what = f"repeats message {format_position(ref)}"
-            if any(_differs(content, one) for one in published):
+            if any(_differs(content, other) for other in published):
                 what += " with different content"
             elif not published and not retained and ref >= plan.logs[node].complete:
                 what += ", which did not exist"
@@ -141,11 +142,11 @@ REPEATED_KINDS: Final = (EFFECT, SENT, WILL, RETAINED)
 """The kinds of facts with which repeated messages are compared."""
 
 
-def _differs(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+def _differs(content: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """Return whether values that are known of both differ."""
     return any(
         mine is not None and its is not None and mine != its
-        for mine, its in zip(one, other, strict=True)
+        for mine, its in zip(content, other, strict=True)
     )
 
 
@@ -172,8 +173,8 @@ def fold_cuts(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
             if at != passed:
                 passed = at
                 kept = {ref for place, ref in carried if firsts[at] <= place < at}
-                left = min((first for cut, first in firsts.items() if cut > at), default=at)
-                carried = [one for one in carried if one[0] >= left]
+                first_kept = min((first for cut, first in firsts.items() if cut > at), default=at)
+                carried = [place for place in carried if place[0] >= first_kept]
             for ref in orjson.loads(data):
                 if ref not in kept:
                     what = f"cuts off message {format_position(ref)}, which is still needed"
@@ -197,14 +198,14 @@ def fold_owners(rows: Iterable[Row]) -> Iterator[Row]:
         if session == NATS_SESSION:
             continue  # every node has a session for messages published by NATS clients
         # Connections to one node do not overlap: only the earlier one that ends last counts.
-        last: tuple[int, str, Position] | None = None
+        newest: tuple[int, str, Position] | None = None
         for _, begins_ms, node, at, ends_ms in group:
-            if last is not None and last[1] != node and last[0] > begins_ms + SKEW_MS:
-                since = format_position(last[2])
-                what = f"connected while it had a connection to node {last[1]}, since {since}"
+            if newest is not None and newest[1] != node and newest[0] > begins_ms + SKEW_MS:
+                since = format_position(newest[2])
+                what = f"connected while it had a connection to node {newest[1]}, since {since}"
                 results.violation(Rule.OWNERSHIP, node, session, at, what)
             mine = (ends_ms, node, at)
-            last = mine if last is None else max(last, mine)
+            newest = mine if newest is None else max(newest, mine)
         yield from results.full()
     yield from results.rest()
 
@@ -221,8 +222,8 @@ def fold_shares(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
         log = plan.logs[node]
         audit = SharedAudit(share, log.whole, log.unsure)
         for _, _, _, data in group:
-            *rest, streams = orjson.loads(data)
-            audit.take(SharedStep._make((share, *rest, [tuple(one) for one in streams])))
+            *fields, streams = orjson.loads(data)
+            audit.take(SharedStep._make((share, *fields, [tuple(stream) for stream in streams])))
         audit.finish()
         for violation in audit.violations:
             results.report(violation._replace(ref=None, session=share, node=node))
@@ -310,9 +311,9 @@ def classify(
     effects: dict[tuple[str, Position], Position] = {}
     firsts: dict[tuple[str, str, Position], Position] = {}
     for kind, node, session, at, ref in evidence:
-        known: dict[Any, Position] = firsts if kind == EVENTS else effects
+        places: dict[Any, Position] = firsts if kind == EVENTS else effects
         key = (node, session, ref) if kind == EVENTS else (node, ref)
-        known[key] = min(at, known.get(key, at))
+        places[key] = min(at, places.get(key, at))
     return [
         classify_copy(ref, at, firsts[node, session, ref], effects.get((node, ref)))
         for node, session, ref, at in deliveries

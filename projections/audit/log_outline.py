@@ -6,14 +6,10 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from eventstore.format.name_entries import is_token, place_of
-from eventstore.format.node_events import BrokerStarted, BrokerStopped, LimitsApplied
 from eventstore.format.positions import Position
-
-if TYPE_CHECKING:
-    from eventstore.format.event_parsing import Event
 
 NEVER: Final = 0xFFFF_FFFF
 """A session expiry that means: as long as the broker permits (MQTT 5, section 3.1.2.11.2)."""
@@ -35,31 +31,25 @@ class Limits(NamedTuple):
     """Whether permissions may deny something."""
 
     @classmethod
-    def of(cls, event: LimitsApplied, at: Position, time_ms: int) -> Limits:
-        """Return the limits that an event records."""
-        denies = bool(event.permissions or event.elsewhere)
-        return cls.read(at, {"limits": event.limits, "denies": denies, "time_ms": time_ms})
-
-    @classmethod
-    def read(cls, at: Position, said: Mapping[str, Any]) -> Limits:
-        """Return the limits from the recorded values ``said``."""
-        told: dict[str, Any] = {
+    def read(cls, at: Position, values: Mapping[str, Any]) -> Limits:
+        """Return the limits from the recorded ``values``."""
+        numbers: dict[str, Any] = {
             name: value
-            for name, value in said["limits"].items()
+            for name, value in values["limits"].items()
             if name in _LIMITS and isinstance(value, int | float)
         }
-        return cls(at, said["time_ms"], **told, denies=said["denies"])
+        return cls(at, values["time_ms"], **numbers, denies=values["denies"])
 
-    def expiry_of(self, asked: int | None) -> float | None:
+    def expiry_of(self, requested: int | None) -> float | None:
         """Return the seconds offline after which a session expires; 0: never, None: not known.
 
-        ``asked`` is the session expiry that the client asked for, None if it asked for none.
+        ``requested`` is the session expiry that the client asked for, None if it asked for none.
         """
         limit = self.session_expiry
         if limit is None:
             return None
-        if asked is not None and not (limit and limit < asked):
-            limit = asked
+        if requested is not None and not (limit and limit < requested):
+            limit = requested
         return limit if 0 < limit < NEVER else 0
 
 
@@ -173,55 +163,13 @@ class LogOutline:
 
         Records that were given up behind its start may contain another start: then it is the end.
         """
-        last = self.runs[-1] if self.runs else None
-        if self.holes and (last is None or last.at < self.holes[-1]):
+        newest = self.runs[-1] if self.runs else None
+        if self.holes and (newest is None or newest.at < self.holes[-1]):
             return self.ends_ms
-        starts = [] if last is None else [last.begins_ms]
+        starts = [] if newest is None else [newest.begins_ms]
         return max([*starts, self.limits[-1].time_ms if self.limits else 0])
 
 
 def _any_between(places: Sequence[Position], since: Position, at: Position) -> bool:
     number = bisect_right(places, since)
     return number < len(places) and places[number] <= at
-
-
-class OutlineBuilder:
-    """Builds the outline of a log from its events of the node, in order.
-
-    ``holes`` are those of the outline.
-    """
-
-    def __init__(self, holes: Sequence[Position] = ()) -> None:
-        self._holes = tuple(holes)
-        self._limits: list[Limits] = []
-        self._runs: list[BrokerRun] = []
-        self._stops: list[Position] = []
-
-    def take(self, event: Event, at: Position, time_ms: int, before_ms: int = 0) -> None:
-        """Process an event; ``before_ms`` is the time of the record before that of a start."""
-        if isinstance(event, BrokerStarted):
-            self.started(at, time_ms, before_ms)
-        elif isinstance(event, BrokerStopped):
-            self.stopped(at)
-        elif isinstance(event, LimitsApplied):
-            self.applied(Limits.of(event, at, time_ms))
-
-    def started(self, at: Position, time_ms: int, before_ms: int) -> None:
-        """Record the start of a broker."""
-        self._runs.append(BrokerRun(at, time_ms, before_ms))
-        self._stops.append(at)
-
-    def stopped(self, at: Position) -> None:
-        """Record the end of a broker."""
-        self._stops.append(at)
-
-    def applied(self, limits: Limits) -> None:
-        """Record limits."""
-        last = self._limits[-1] if self._limits else None
-        if last is None or last[2:] != limits[2:] or _any_between(self._holes, last.at, limits.at):
-            self._limits.append(limits)
-
-    def outline(self, ends_ms: int) -> LogOutline:
-        """Return the outline of a log that ends at a time."""
-        stops = tuple(sorted(self._stops))
-        return LogOutline(tuple(self._limits), tuple(self._runs), stops, ends_ms, self._holes)

@@ -3,13 +3,13 @@
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from eventstore.format.positions import INDEX_BITS, Position, position, sequence_of
 from eventstore.reading.log_points import jump_notes
-from projections.audit.audit_outcome import NodeSummary
+from projections.audit.audit_outcome import BrokerStart, NodeSummary
 from projections.audit.chain_check import (
     ACTED,
     ARCHIVED,
@@ -42,7 +42,7 @@ from projections.audit.chain_check import (
 )
 from projections.audit.destination_check import destination_breaks
 from projections.audit.erasure_check import erased_spans, erasure_breaks
-from projections.audit.log_outline import Limits, LogOutline, OutlineBuilder
+from projections.audit.log_outline import BrokerRun, Limits, LogOutline
 from projections.audit.rule_table import Rule
 from projections.log_proof import Doubt, LogProof, damaged, doubts_of
 
@@ -92,6 +92,8 @@ class LogSummary:
     """Its limits, and the times during which a broker ran."""
     follows: tuple[str, ...] = ()
     """The logs from which it takes messages."""
+    start: BrokerStart | None = None
+    """The last start of its broker; None: it contains none."""
 
 
 @dataclass(slots=True)
@@ -113,27 +115,27 @@ def summarize_logs(notes: Iterable[LogNote]) -> LogSummaries:
     by_node: dict[str, dict[str, list[LogNote]]] = defaultdict(lambda: defaultdict(list))
     for note in sorted(notes, key=_at):
         by_node[note.node][note.about].append(note)
-    found = LogSummaries()
+    summaries = LogSummaries()
     for node in sorted(by_node):
         if PIECE in by_node[node]:
-            _add(found, node, by_node[node])
-    return found
+            _add(summaries, node, by_node[node])
+    return summaries
 
 
-def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> None:
+def _add(summaries: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> None:
     pieces = [LogPiece.read(note.values) for note in notes[PIECE]]
     piece, breaks = join_pieces(pieces)
     breaks += [
         ChainBreak(note.values["rule"], note.at, note.values["what"]) for note in notes[PROBLEM]
     ]
-    trusted = min((one.at for one in breaks if one.rule != Rule.TURN), default=BEYOND_ALL)
+    trusted = min((flaw.at for flaw in breaks if flaw.rule != Rule.TURN), default=BEYOND_ALL)
     begin = position(piece.first.sequence, 0)
     end = position(piece.last.sequence + 1, 0)
     cuts, completed = notes[CUT], notes[COMPLETED]
     if piece.first.sequence > 1:
         breaks += _beginning(piece, cuts)
     audited, until_ms = _audited(pieces, notes[PROBLEM], trusted)
-    found.remarks += _owners(node, notes[OWNER])
+    summaries.remarks += _owners(node, notes[OWNER])
     begun = {note.at: note for note in notes[BEGUN]}
     checkpoints = [
         Checkpoint(note.values["begun"], note.at)
@@ -144,25 +146,27 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     if piece.first.sequence > 1:
         whole = checkpoints[0].completed if checkpoints else end
         if not checkpoints:
-            found.remarks.append(
+            summaries.remarks.append(
                 f"node {node}: the log begins with record {piece.first.sequence} and has no "
                 "complete checkpoint, so only sessions that began in it are audited"
             )
     lost = [note.values for note in notes[GIVEN_UP]]
-    ends = {one["last"] + 1 for one in lost}
+    ends = {values["last"] + 1 for values in lost}
     torn = {sequence_of(note.at) for note in notes[TORN]}
-    holes = sorted({_behind_turn(one, torn) for one in ends})
-    outline = _outline(notes, begin, piece.ends_steady_ms, [position(one, 0) for one in holes])
+    holes = sorted({_behind_turn(followed, torn) for followed in ends})
+    outline = _outline(notes, begin, piece.ends_steady_ms, [position(hole, 0) for hole in holes])
     judged = [note for note in cuts if not holes or note.values["first"] > holes[-1]]
     if holes:
         behind = position(holes[-1], 0)
-        whole = next((one.completed for one in checkpoints if one.begun >= behind), end)
-        found.remarks.append(
+        whole = next(
+            (checkpoint.completed for checkpoint in checkpoints if checkpoint.begun >= behind), end
+        )
+        summaries.remarks.append(
             f"node {node}: behind the records that were given up, sessions are audited from their "
             "next beginning or from the next complete checkpoint on"
         )
     jumps = [(sequence_of(note.at), note.values["ms"]) for note in notes[JUMPED]]
-    found.remarks += [f"node {node}: {note}" for note in jump_notes(jumps)]
+    summaries.remarks += [f"node {node}: {note}" for note in jump_notes(jumps)]
     complete = breaks
     breaks = _completions(completed, begun, notes[REPEATED], begin)
     breaks += _outside_checkpoints(notes)
@@ -170,7 +174,7 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         ChainBreak(Rule.EVENT, note.at, "NATS is reported to have a message published later")
         for note in notes[BRIDGED_LATER]
     ]
-    breaks += _cuts(judged, begun, {one.begun for one in checkpoints}, begin)
+    breaks += _cuts(judged, begun, {checkpoint.begun for checkpoint in checkpoints}, begin)
     breaks += _without_limits(notes)
     breaks += _not_acted(notes)
     breaks += _runs(notes, piece.first.sequence, outline)
@@ -178,20 +182,20 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
     breaks += destination_breaks(sorted([*notes[DESTINATION], *judged], key=_at))
     breaks += erasure_breaks(notes[KEYS], notes[UNSEALED], piece.ends_steady_ms)
     if holes:  # the lost records may explain what is missing until the state is complete again
-        first = position(min(one["first"] for one in lost), 0)
-        breaks = [one for one in breaks if not first <= one.at < whole]
-        borders = {position(one["first"], 0) for one in lost}
-        borders |= {position(one[name] + 1, 0) for one in lost for name in ("last", "until")}
-        complete = [one for one in complete if one.rule != Rule.TURN or one.at not in borders]
+        first = position(min(values["first"] for values in lost), 0)
+        breaks = [flaw for flaw in breaks if not first <= flaw.at < whole]
+        borders = {position(values["first"], 0) for values in lost}
+        borders |= {position(values[name] + 1, 0) for values in lost for name in ("last", "until")}
+        complete = [flaw for flaw in complete if flaw.rule != Rule.TURN or flaw.at not in borders]
     breaks = complete + breaks
     if not outline.limits:
-        found.remarks.append(
+        summaries.remarks.append(
             f"node {node}: the log does not record limits: drops are not compared with them, nor "
             "expired sessions with the session expiry"
         )
-    found.checkpoints += len(completed) + len(cuts)
-    found.breaks += [(node, one) for one in breaks]
-    found.logs[node] = LogSummary(
+    summaries.checkpoints += len(completed) + len(cuts)
+    summaries.breaks += [(node, flaw) for flaw in breaks]
+    summaries.logs[node] = LogSummary(
         node,
         begin,
         end,
@@ -204,8 +208,9 @@ def _add(found: LogSummaries, node: str, notes: dict[str, list[LogNote]]) -> Non
         tuple(_judged_cuts(judged, begin)),
         outline,
         tuple(sorted({note.values["log"] for note in notes[FOLLOWED]})),
+        _last_start(pieces, notes),
     )
-    found.nodes.append(
+    summaries.nodes.append(
         NodeSummary(
             node,
             piece.first.sequence,
@@ -236,8 +241,8 @@ def _audited(pieces: list[LogPiece], problems: list[LogNote], trusted: Position)
     for note in problems:
         if note.at == trusted and note.values["time_ms"]:
             return count + note.values["entries"], note.values["time_ms"]
-    last = max(before, key=lambda piece: piece.last.sequence, default=None)
-    return count, 0 if last is None else last.ends_ms
+    newest = max(before, key=lambda piece: piece.last.sequence, default=None)
+    return count, 0 if newest is None else newest.ends_ms
 
 
 def _owners(node: str, notes: list[LogNote]) -> list[str]:
@@ -288,20 +293,33 @@ def _outline(
     notes: dict[str, list[LogNote]], begin: Position, ends_ms: int, holes: Sequence[Position]
 ) -> LogOutline:
     """Return the limits in force, and the times during which a broker ran."""
-    made = OutlineBuilder(holes)
+    limits: list[Limits] = []
     for note in notes[LIMITS]:
-        made.applied(Limits.read(note.at, note.values))
-    for note in notes[STARTED]:
-        made.started(note.at, note.values["time_ms"], note.values["before_ms"])
-    for note in notes[STOPPED]:
-        made.stopped(note.at)
+        applied = Limits.read(note.at, note.values)
+        before = limits[-1] if limits else None
+        if (
+            before is None
+            or before[2:] != applied[2:]
+            or any(before.at < hole <= applied.at for hole in holes)
+        ):
+            limits.append(applied)
     lost = [(note.values["first"], note.values["last"] + 1) for note in notes[GIVEN_UP]]
-    given_up = tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost))
-    clocks = tuple(
-        (note.at, note.values["jumped_ms"], note.values["before_ms"]) for note in notes[CLOCK]
+    return LogOutline(
+        tuple(limits),
+        tuple(
+            BrokerRun(note.at, note.values["time_ms"], note.values["before_ms"])
+            for note in notes[STARTED]
+        ),
+        tuple(sorted(note.at for note in (*notes[STARTED], *notes[STOPPED]))),
+        ends_ms,
+        tuple(holes),
+        tuple((position(first, 0), position(end, 0)) for first, end in sorted(lost)),
+        begin,
+        tuple(
+            (note.at, note.values["jumped_ms"], note.values["before_ms"]) for note in notes[CLOCK]
+        ),
+        erased_spans(notes[KEYS]),
     )
-    outline, erased = made.outline(ends_ms), erased_spans(notes[KEYS])
-    return replace(outline, given_up=given_up, begin=begin, clocks=clocks, erased=erased)
 
 
 def _without_limits(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
@@ -322,26 +340,26 @@ def _not_acted(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
 
     A turn that takes another log takes the removals there, too.
     """
-    taken = {note.values["turn"] for note in notes[FOLLOWED] if "turn" in note.values}
+    following = {note.values["turn"] for note in notes[FOLLOWED] if "turn" in note.values}
     acted: dict[int, list[LogNote]] = defaultdict(list)
     cleared: dict[int, list[LogNote]] = defaultdict(list)
-    for what, found in ((ACTED, acted), (CLEARED_BY, cleared)):
+    for what, by_turn in ((ACTED, acted), (CLEARED_BY, cleared)):
         for note in notes[what]:
-            found[note.values["turn"]].append(note)
+            by_turn[note.values["turn"]].append(note)
     breaks = []
     for turn in sorted({*acted, *cleared}):
-        asked, removed = acted[turn], cleared[turn]
-        count = sum(note.values["count"] for note in removed)
-        if len(removed) < len(asked):
-            what, at = "an operator removed retained messages, but none is gone", asked[-1].at
-        elif turn in taken:
+        requests, removals = acted[turn], cleared[turn]
+        count = sum(note.values["count"] for note in removals)
+        if len(removals) < len(requests):
+            what, at = "an operator removed retained messages, but none is gone", requests[-1].at
+        elif turn in following:
             continue
-        elif not asked:
-            what, at = "retained messages were removed, but by no operator", removed[0].at
-        elif len(asked) == 1 and asked[0].values["target"] != (
-            removed[0].values["topic"] if count == 1 else f"{count} topics"
+        elif not requests:
+            what, at = "retained messages were removed, but by no operator", removals[0].at
+        elif len(requests) == 1 and requests[0].values["target"] != (
+            removals[0].values["topic"] if count == 1 else f"{count} topics"
         ):
-            what, at = "an operator removed other retained messages than are gone", asked[0].at
+            what, at = "an operator removed other retained messages than are gone", requests[0].at
         else:
             continue
         breaks.append(ChainBreak(Rule.RETAINED, at, what))
@@ -360,36 +378,54 @@ def _runs(notes: dict[str, list[LogNote]], first: int, outline: LogOutline) -> l
     started = min(starts, default=BEYOND_ALL)
     if first == 1 and limits < started and not outline.interrupted(0, limits):
         breaks.append(ChainBreak(Rule.EVENT, limits, "limits held before a broker started"))
-    for one, other in pairwise(stops):
-        if not outline.interrupted(one, other) and not any(one < start < other for start in starts):
+    for stop, other in pairwise(stops):
+        if not outline.interrupted(stop, other) and not any(
+            stop < start < other for start in starts
+        ):
             breaks.append(ChainBreak(Rule.EVENT, other, "a broker stopped that had stopped before"))
     return breaks
+
+
+def _last_start(pieces: list[LogPiece], notes: dict[str, list[LogNote]]) -> BrokerStart | None:
+    """Return the last start of the broker."""
+    starts, stops = notes[STARTED], [note.at for note in notes[STOPPED]]
+    if not starts:
+        return None
+    at, values = starts[-1].at, starts[-1].values
+    # In a cut log the earlier start may be gone, but not the shutdown behind it.
+    earlier = max((note.at for note in starts[:-1]), default=-1)
+    stopped = any(earlier < stop < at for stop in stops)
+    stopped = stopped or (earlier < 0 and sequence_of(at) == 1)
+    unproven = any(note.values["e"] == "LogEndUnproven" for note in notes[DOUBT] if note.at > at)
+    before = (piece.last for piece in pieces if piece.last.sequence + 1 == values["turn"])
+    interrupts = values["interrupts"] or any(not link.last for link in before)
+    return BrokerStart(at, values["clock_ms"], not (stopped or unproven), interrupts)
 
 
 def _archived(notes: list[LogNote]) -> list[ChainBreak]:
     """Return reports of archives with another record than the log."""
     return [
-        ChainBreak(Rule.CHAIN, note.at, f"reports an archive of another record {said['through']}")
+        ChainBreak(Rule.CHAIN, note.at, f"reports an archive of another record {values['through']}")
         for note in notes
-        if (said := note.values)["through"] >= note.at >> INDEX_BITS
-        or (said["known"] is not None and said["known"] != said["link"])
+        if (values := note.values)["through"] >= note.at >> INDEX_BITS
+        or (values["known"] is not None and values["known"] != values["link"])
     ]
 
 
 def _unsure(pieces: list[LogPiece], notes: dict[str, list[LogNote]], trusted: Position) -> Position:
     """Return the start of the first turn whose end is missing."""
-    found = [note.at for note in notes[OPEN]]
-    found += [
+    places = [note.at for note in notes[OPEN]]
+    places += [
         trusted - (note.values["part"] << INDEX_BITS)
         for note in notes[PROBLEM]
         if note.at == trusted
     ]
     if trusted < BEYOND_ALL:
-        before = [one.last for one in pieces if one.last.sequence < trusted >> INDEX_BITS]
-        last = max(before, key=lambda one: one.sequence, default=None)
-        if last is not None and not last.last:
-            found.append(position(last.sequence - last.part, 0))
-    return min([trusted, *found])
+        before = [piece.last for piece in pieces if piece.last.sequence < trusted >> INDEX_BITS]
+        newest = max(before, key=lambda link: link.sequence, default=None)
+        if newest is not None and not newest.last:
+            places.append(position(newest.sequence - newest.part, 0))
+    return min([trusted, *places])
 
 
 def _beginning(piece: LogPiece, cuts: list[LogNote]) -> list[ChainBreak]:
@@ -414,41 +450,42 @@ def _completions(
 ) -> list[ChainBreak]:
     """Return wrong numbers that checkpoints record about themselves."""
     breaks: list[ChainBreak] = []
-    places = [one.at for one in repeated]
+    places = [note.at for note in repeated]
     sums = {
-        what: list(accumulate((one.values[what] for one in repeated), initial=0))
+        what: list(accumulate((note.values[what] for note in repeated), initial=0))
         for what in ("sessions", "retained")
     }
     finished = {note.values["begun"] for note in completed}
-    for one, other in pairwise(begun.values()):
-        before, number = one.values["checkpoint"], other.values["checkpoint"]
+    for checkpoint, other in pairwise(begun.values()):
+        before, number = checkpoint.values["checkpoint"], other.values["checkpoint"]
         # A checkpoint that a crash interrupted is begun again with its number.
-        if number < before or (number == before and one.at in finished):
+        if number < before or (number == before and checkpoint.at in finished):
             what = f"begins checkpoint {number} again"
             breaks.append(ChainBreak(Rule.CHECKPOINT, other.at, what))
-    done: set[Position] = set()
+    completions: set[Position] = set()
     for note in completed:
-        said: dict[str, Any] = note.values
-        if said["begun"] in done:
-            what = f"completes checkpoint {said['checkpoint']} again"
+        values: dict[str, Any] = note.values
+        if values["begun"] in completions:
+            what = f"completes checkpoint {values['checkpoint']} again"
             breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
-        done.add(said["begun"])
-        if said["begun"] not in begun:
-            if said["begun"] >= begin:
-                what = f"completes checkpoint {said['checkpoint']}, which was not begun"
+        completions.add(values["begun"])
+        if values["begun"] not in begun:
+            if values["begun"] >= begin:
+                what = f"completes checkpoint {values['checkpoint']}, which was not begun"
                 breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
             continue
-        if begun[said["begun"]].values["checkpoint"] != said["checkpoint"]:
+        if begun[values["begun"]].values["checkpoint"] != values["checkpoint"]:
             breaks.append(
                 ChainBreak(Rule.CHECKPOINT, note.at, "completes a checkpoint of another number")
             )
         last = bisect_right(places, note.at)
-        first = min(bisect_right(places, said["begun"]), last)
-        sessions, retained = (some[last] - some[first] for some in sums.values())
-        if (sessions, retained) != (said["sessions"], said["retained"]):
+        first = min(bisect_right(places, values["begun"]), last)
+        sessions, retained = (totals[last] - totals[first] for totals in sums.values())
+        if (sessions, retained) != (values["sessions"], values["retained"]):
             what = (
-                f"says that checkpoint {said['checkpoint']} has {said['sessions']:,} sessions and "
-                f"{said['retained']:,} retained messages, but it has {sessions:,} and {retained:,}"
+                f"says that checkpoint {values['checkpoint']} has {values['sessions']:,} sessions "
+                f"and {values['retained']:,} retained messages, but it has {sessions:,} and "
+                f"{retained:,}"
             )
             breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
     return breaks
@@ -461,15 +498,15 @@ def _outside_checkpoints(notes: dict[str, list[LogNote]]) -> list[ChainBreak]:
     """
     marks = [*notes[BEGUN], *notes[COMPLETED], *notes[REPEATED]]
     breaks: list[ChainBreak] = []
-    inside = told = False
+    inside = reported = False
     for note in sorted(marks, key=lambda note: (note.at, note.about != REPEATED)):
         if note.about == REPEATED:
-            if not inside and not told:
+            if not inside and not reported:
                 at, what = note.values["first"], "the state is repeated outside of a checkpoint"
                 breaks.append(ChainBreak(Rule.CHECKPOINT, at, what))
-                told = True
+                reported = True
         else:
-            inside, told = note.about == BEGUN, False
+            inside, reported = note.about == BEGUN, False
     return breaks
 
 
@@ -488,17 +525,17 @@ def _cuts(
     breaks: list[ChainBreak] = []
     by_record = {at >> INDEX_BITS: at for at in sorted(whole, reverse=True)}
     for note in cuts:
-        said = note.values
-        first = position(said["first"], 0)
+        values = note.values
+        first = position(values["first"], 0)
         if first < begin:
             continue
-        beginning = by_record.get(said["first"])
+        beginning = by_record.get(values["first"])
         if beginning is None:
-            what = f"cuts the log before record {said['first']}, where no whole checkpoint begins"
+            what = f"cuts the log before record {values['first']}, where no whole checkpoint begins"
             breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
             continue
         record = begun[beginning].values
-        if (said["link"], said["begins_ms"]) != (record["previous"], record["time_ms"]):
-            what = f"cuts the log before record {said['first']}, but describes another one"
+        if (values["link"], values["begins_ms"]) != (record["previous"], record["time_ms"]):
+            what = f"cuts the log before record {values['first']}, but describes another one"
             breaks.append(ChainBreak(Rule.CHECKPOINT, note.at, what))
     return breaks

@@ -271,8 +271,8 @@ class LogVerifier:
         except UnknownEvent:
             raise
         except UnreadableEvent as error:
-            said = str(error).removeprefix(f"record {record.sequence}, ")
-            self._report(record.sequence, f"cannot be read: {said}")
+            reason = str(error).removeprefix(f"record {record.sequence}, ")
+            self._report(record.sequence, f"cannot be read: {reason}")
             problem = True
         if problem:
             self._unknown_from = 0

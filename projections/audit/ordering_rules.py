@@ -16,8 +16,11 @@ from eventstore.format.events import (
     Redelivered,
     Refused,
     Returned,
+    SessionClosed,
     SessionOpened,
+    WillArmed,
 )
+from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, from_runs
 from projections.audit.log_outline import LogOutline
 from projections.audit.rule_table import Rule, Violation
@@ -34,6 +37,8 @@ _PASSES: Final = 2
 _PACKET_IDS: Final = 65_535
 _LEAVES: Final = (Delivered, MessageDropped, Expired, Assigned)
 """Events with which messages leave a queue."""
+_WITH_OPENING: Final = (WillArmed, SessionSnapshot, RetainedSnapshot)
+"""Events permitted between the beginning of a connection and the PUBRELs that are sent again."""
 
 
 class QueueProgress:
@@ -50,11 +55,11 @@ class QueueProgress:
 
     def __init__(
         self,
-        found: Callable[[Violation], object],
+        report: Callable[[Violation], object],
         cases: Callable[[str], object],
         outline: LogOutline,
     ) -> None:
-        self._found = found
+        self._found = report
         self._cases = cases
         self._outline = outline
         self._at: Position = -1
@@ -148,8 +153,8 @@ class TopicOrder:
 
     def delivered(self, stream: Hashable, effect: Position) -> bool:
         """Record a first delivery; return whether it is in order."""
-        last = self._last.get(stream)
-        if last is not None and last > effect:
+        newest = self._last.get(stream)
+        if newest is not None and newest > effect:
             return False
         self._last[stream] = effect
         self._recent.append(stream)
@@ -176,30 +181,51 @@ class RedeliveryOrder:
     their first transmission [MQTT-4.6.0-1].
     """
 
-    __slots__ = ("_all", "_left", "_order")
+    __slots__ = ("_all", "_left", "_opened", "_order", "releasing")
 
-    def __init__(self, state: SessionState) -> None:
+    def __init__(self, state: SessionState, opened: Position = 0) -> None:
+        self._opened = opened
+        self.releasing = set(state.releasing)
+        """Packets whose PUBREL must be sent again before anything else."""
         self._order = deque((*state.releasing, *state.inflight))
         self._left = set(self._order)
         self._all = frozenset(self._order)
 
     def again(self, event: Redelivered, at: Position) -> list[Violation]:
         """Process packets sent again because the session was resumed; return violations."""
-        found: list[Violation] = []
+        violations: list[Violation] = []
+        self.releasing.difference_update(from_runs(event.pids))
         for number, pid in enumerate(from_runs(event.pids)):
             if pid not in self._all:
                 what = (
                     f"packet {pid} was sent again as resumed, but first sent after the resumption"
                 )
-                found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
+                violations.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
             if pid not in self._left:
                 continue  # a second repetition is harmless; ``checks`` reports unknown packets
             first = self._first()
             self._left.discard(pid)
             if pid != first:
                 what = f"packet {pid} was sent again before packet {first}"
-                found.append(Violation(Rule.ORDER, at + number, what))
-        return found
+                violations.append(Violation(Rule.ORDER, at + number, what))
+        return violations
+
+    def released(self, event: Event | None, at: Position) -> list[Violation]:
+        """Process any event, None: the end of the log; return a violation if PUBRELs are missing.
+
+        They are sent in the turn in which the connection begins.
+        """
+        if not self.releasing or isinstance(event, _WITH_OPENING):
+            return []
+        if isinstance(event, Redelivered) and event.cause == "resumed":
+            return []
+        packets, more = f"packet {min(self.releasing)}", len(self.releasing) - 1
+        self.releasing.clear()
+        if isinstance(event, SessionClosed) and event.reason == "session_failed":
+            return []
+        packets += f" and {more} more" if more else ""
+        what = f"the PUBREL of {packets} was not sent again when its client reconnected"
+        return [Violation(Rule.ORDER, at if event is not None else self._opened, what)]
 
     def answered(self, event: Acked | Received | Refused | Completed | Returned) -> None:
         """Record answers, or another end: these packets need not be sent again."""

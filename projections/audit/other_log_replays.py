@@ -105,8 +105,8 @@ class OtherLogReplays:
         gap = event.gap.get(log)
         if gap:
             begin = max(gap[-1], gap[0] - 1 if begin is None else begin)
-        known = begin is not None or opened.from_beginning
-        if known and opened.topic_filter and (begin or 0) >= opened.last.get(log, 0):
+        is_known = begin is not None or opened.from_beginning
+        if is_known and opened.topic_filter and (begin or 0) >= opened.last.get(log, 0):
             count = event.sent + sum(event.left_out.values())
             step = _Step(at, event.session, opened.topic_filter, begin, through, count)
             self._steps.setdefault(log, []).append(step)
@@ -122,7 +122,9 @@ class OtherLogReplays:
             source = logs.get(log)
             if source is None:
                 continue
-            found, unknown, whole = await _messages(source, {step.topic_filter for step in steps})
+            by_filter, unknown, whole = await _messages(
+                source, {step.topic_filter for step in steps}
+            )
             for step in steps:
                 begin = step.begin
                 if begin is None and whole:
@@ -131,7 +133,7 @@ class OtherLogReplays:
                     continue  # what it read was cut off
                 if step.through >> INDEX_BITS > source.last or unknown.between(begin, step.through):
                     continue
-                there = found[step.topic_filter].between(begin, step.through)
+                there = by_filter[step.topic_filter].between(begin, step.through)
                 if there != step.told:
                     what = (
                         f"of {there:,} messages on {shown(step.topic_filter)} from "
@@ -150,17 +152,17 @@ async def _messages(
     result is whether the log was never cut.
     """
     cut = source.begin
-    found, unknown = {name: _ReplayedMessages() for name in filters}, _ReplayedMessages()
+    by_filter, unknown = {name: _ReplayedMessages() for name in filters}, _ReplayedMessages()
     topics: dict[Position, bytes] = {}
     released: list[tuple[Position, Position]] = []
-    known: dict[bytes, list[_ReplayedMessages]] = {}
+    by_topic: dict[bytes, list[_ReplayedMessages]] = {}
     turns = TurnAssembler(anywhere=True)
 
     def add(topic: bytes, at: Position) -> None:
-        if topic not in known:
+        if topic not in by_topic:
             text = topic.decode()
-            known[topic] = [places for name, places in found.items() if matches(name, text)]
-        for places in known[topic]:
+            by_topic[topic] = [places for name, places in by_filter.items() if matches(name, text)]
+        for places in by_topic[topic]:
             places.places.append(at)
 
     async for record in source.records(source.begin, source.last):
@@ -180,4 +182,4 @@ async def _messages(
                     for at, topic in zip(item.positions, item.topics, strict=True):
                         add(topic, at)
     unknown.places = [at for at, ref in released if ref >> INDEX_BITS < cut]
-    return found, unknown, cut <= 1
+    return by_filter, unknown, cut <= 1

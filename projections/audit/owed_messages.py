@@ -123,7 +123,7 @@ class OwedMessages:
                     yield RequiredReplay(at, ref, time_ms, qos=event.qos, share=event.session)
             elif isinstance(event, MessagesCarried):
                 self._carried(event, begin)
-                self.kept += [one for one in messages_of(part) if one.first < begin]
+                self.kept += [stored for stored in messages_of(part) if stored.first < begin]
             elif isinstance(event, Released) and not event.session.startswith(LOG_SESSION):
                 for number, ref in enumerate(from_runs(event.refs)):
                     topic, expires, retain = self._unreleased.pop(ref, ("", UNKNOWN, False))
@@ -156,5 +156,5 @@ class OwedMessages:
         expires = expiries_of(event.expires, event.count) or [0] * event.count
         for number, ref in enumerate(from_runs(event.refs)):
             if ref < begin:
-                told = topic_of(event, number), expires[number], ref in waiting
-                self._unreleased[ref] = told
+                content = topic_of(event, number), expires[number], ref in waiting
+                self._unreleased[ref] = content

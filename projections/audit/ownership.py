@@ -52,19 +52,22 @@ _OF_SESSIONS: Final = frozenset({Expired, MessageDropped, ReplayReached, Session
 _SERVED: Final = _OF_CONNECTIONS - {Returned}
 """Events that cannot happen to a connection that a stopped broker left open."""
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
+_AT_START: Final = frozenset({"broker_restarted", "session_failed"})
+"""Reasons with which a connection ends that a broker left open; the second one if its actor failed
+then."""
 
 
 class OwnershipAudit:
     """Follows the connections of one session."""
 
     def __init__(
-        self, session: str, found: Callable[[Violation], object], outline: LogOutline
+        self, session: str, report: Callable[[Violation], object], outline: LogOutline
     ) -> None:
         self._bridge = session == NATS_SESSION
         """Whether this is the session of the bridge, whose drops need no session."""
         self._of_node = self._bridge or session.startswith(LOG_SESSION)
         """Whether the broker opens and closes this session for its own use."""
-        self._found = found
+        self._found = report
         self._outline = outline
         self._opened: Position = -1
         """Position at which the connection began; -1: not known."""
@@ -139,6 +142,8 @@ class OwnershipAudit:
             self._report(
                 at, "a connection ended with its broker, but the broker did not start again"
             )
+        elif event.reason not in _AT_START and not self._of_node and self._restarted(at):
+            self._report(at, f"a connection ended as {event.reason!r:.40}, after its broker ended")
         self._opened = -1
 
     def _begin(self, event: SessionOpened, state: SessionState | None, at: Position) -> None:
@@ -170,8 +175,8 @@ class SessionEnds:
 
     __slots__ = ("_acted", "_found", "_outline", "_required")
 
-    def __init__(self, found: Callable[[Violation], object], outline: LogOutline) -> None:
-        self._found = found
+    def __init__(self, report: Callable[[Violation], object], outline: LogOutline) -> None:
+        self._found = report
         self._outline = outline
         self._acted: str = ""
         """The operator's action on the session in this turn."""

@@ -73,11 +73,11 @@ class ReplayAudit:
 
     def __init__(
         self,
-        found: Callable[[Violation], object],
+        report: Callable[[Violation], object],
         outline: LogOutline,
         tell: Callable[[ReplayStep, Position], object] | None,
     ) -> None:
-        self._found = found
+        self._found = report
         self._outline = outline
         self._tell = tell
         self._opened: dict[str, Position] = {}

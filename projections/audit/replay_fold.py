@@ -7,6 +7,7 @@ one too many, without the permissions of the client. At QoS 1 and 2 the log also
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -52,17 +53,12 @@ class ReplayedFilters:
         self._tries: dict[str, FilterTrie[str]] = {}
         for node, topic_filter in sorted(set(filters)):
             self._tries.setdefault(node, FilterTrie()).insert(topic_filter, None, topic_filter)
-        self._known: dict[tuple[str, str], list[str]] = {}
+        self.matching = lru_cache(_TOPICS)(self._matching)
+        """Returns the filters of replays of a log, the first argument, that match a topic."""
 
-    def matching(self, node: str, topic: str) -> list[str]:
-        """Return the filters of replays of a log that match a topic."""
-        found = self._known.get((node, topic))
-        if found is None:
-            if len(self._known) >= _TOPICS:
-                self._known.clear()
-            trie = self._tries.get(node)
-            found = self._known[node, topic] = [] if trie is None else list(trie.match(topic))
-        return found
+    def _matching(self, node: str, topic: str) -> list[str]:
+        trie = self._tries.get(node)
+        return [] if trie is None else list(trie.match(topic))
 
 
 def matching_messages(filters: Sequence[tuple[str, str]], rows: Iterable[Row]) -> Iterator[Row]:
@@ -70,10 +66,10 @@ def matching_messages(filters: Sequence[tuple[str, str]], rows: Iterable[Row]) -
 
     Copies of messages of other logs are left out.
     """
-    known = ReplayedFilters(filters)
+    replayed = ReplayedFilters(filters)
     for row in rows:
         _, node, _, session, _, _, _, topic, *_ = row
-        if known.matching(node, topic) and not session.startswith(LOG_SESSION):
+        if replayed.matching(node, topic) and not session.startswith(LOG_SESSION):
             yield row
 
 
@@ -97,10 +93,10 @@ class _Messages:
         self.rows: list[ReadMessage] = []
         self.by_ref: dict[Position, ReadMessage] = {}
 
-    def add(self, one: ReadMessage) -> None:
-        self.places.append(one.at)
-        self.rows.append(one)
-        self.by_ref[one.ref] = one
+    def add(self, message: ReadMessage) -> None:
+        self.places.append(message.at)
+        self.rows.append(message)
+        self.by_ref[message.ref] = message
 
     def between(self, begin: Position, through: Position) -> list[ReadMessage]:
         """Return those that took effect after a position and up to another one."""
@@ -112,7 +108,7 @@ def fold_replays(
 ) -> Iterator[Row]:
     """Yield the results; ``rows`` have ``READ_COLUMNS``, sorted by node, position and kind."""
     results = AuditResults()
-    known = ReplayedFilters(filters)
+    replayed = ReplayedFilters(filters)
     for node, group in groupby(rows, key=itemgetter(1)):
         check = _LogReplays(plan.logs[node], results)
         for kind, _, at, session, ref, time_ms, number, topic, expires, data in group:
@@ -120,7 +116,7 @@ def fold_replays(
                 check.step(ReplayStep(*orjson.loads(bytes(data))), at, session)
             else:
                 message = ReadMessage(at, ref, number & 3, time_ms, session, topic, expires or 0)
-                check.add(message, known.matching(node, topic))
+                check.add(message, replayed.matching(node, topic))
         yield from results.full()
     yield from results.rest()
 
@@ -180,7 +176,7 @@ class _LogReplays:
         """Check a part that was cut off unread; return the position behind which reading began."""
         log, (first, last) = self._log, (step.gap[0], step.gap[-1])
         cut = max(
-            (one.first for one in log.cuts if sequence_of(one.at) <= sequence_of(self._at)),
+            (cut.first for cut in log.cuts if sequence_of(cut.at) <= sequence_of(self._at)),
             default=0,
         )
         if last >= max(cut, log.begin) and not log.outline.holes:
@@ -201,12 +197,22 @@ class _LogReplays:
         chosen = messages.between(begin, end)
         reached = self._log.outline.reached
         if step.begin is None and step.start_ms:
-            chosen = [one for one in chosen if reached(one.at, one.time_ms, step.start_ms)]
+            chosen = [
+                message for message in chosen if reached(message.at, message.time_ms, step.start_ms)
+            ]
         if step.until_ms:
-            chosen = [one for one in chosen if not reached(one.at, one.time_ms, step.until_ms + 1)]
+            chosen = [
+                message
+                for message in chosen
+                if not reached(message.at, message.time_ms, step.until_ms + 1)
+            ]
         if step.last is not None and begin < step.last:
             lasts = self._last_messages(step, messages, step.last)
-            chosen = [one for one in chosen if one.at > (step.last or 0) or one.at in lasts]
+            chosen = [
+                message
+                for message in chosen
+                if message.at > (step.last or 0) or message.at in lasts
+            ]
         return chosen
 
     def _last_messages(
@@ -214,18 +220,18 @@ class _LogReplays:
     ) -> frozenset[Position]:
         """Return where the last message of each topic up to a position took effect."""
         key = step.topic_filter, end
-        found = self._lasts.get(key)
-        if found is None:
-            of_topic = {one.topic: one.at for one in messages.between(-1, end)}
-            found = self._lasts[key] = frozenset(of_topic.values())
-        return found
+        places = self._lasts.get(key)
+        if places is None:
+            of_topic = {message.topic: message.at for message in messages.between(-1, end)}
+            places = self._lasts[key] = frozenset(of_topic.values())
+        return places
 
     def _check_count(self, step: ReplayStep, chosen: Sequence[ReadMessage]) -> None:
         left_out = sum(step.left_out.values())
-        read, told = len(chosen), step.sent + left_out
-        if read == told or (step.elsewhere and read < told):
+        read, counted = len(chosen), step.sent + left_out
+        if read == counted or (step.elsewhere and read < counted):
             return
-        if step.last_elsewhere and read > told and (step.begin or 0) < (step.last or 0):
+        if step.last_elsewhere and read > counted and (step.begin or 0) < (step.last or 0):
             return
         since = "the beginning" if step.begin is None else place_text(step.begin)
         what = (
@@ -242,13 +248,13 @@ class _LogReplays:
         begin: Position,
     ) -> None:
         """Check the messages that were sent at QoS 1 and 2, and how many may be left out."""
-        expired = sum(0 < one.expires <= step.time_ms // 1000 for one in chosen)
-        own = sum(one.session == self._session for one in chosen) if step.no_local else 0
+        expired = sum(0 < message.expires <= step.time_ms // 1000 for message in chosen)
+        own = sum(message.session == self._session for message in chosen) if step.no_local else 0
         for reason, most in (("expired", expired), ("no_local", own)):
             if step.left_out.get(reason, 0) > most and not step.elsewhere:
                 what = f"a replay left out {step.left_out[reason]:,} messages as {reason}, but "
                 self._report(Rule.REPLAY, self._at, f"{what}{most:,} are")
-        places = {one.at for one in chosen}
+        places = {message.at for message in chosen}
         seen: set[Position] = set()
         for at, qos, runs in step.deliveries:
             for number, ref in enumerate(from_runs(runs), at):
@@ -262,7 +268,7 @@ class _LogReplays:
                     self._report(Rule.QOS, number, what)
                 seen.add(ref)
         self._check_order(step, begin, messages)
-        numbered = sum(min(one.qos, step.qos) > 0 for one in chosen)
+        numbered = sum(min(message.qos, step.qos) > 0 for message in chosen)
         named = sum(count_runs(runs) for _, _, runs in step.deliveries)
         if not step.elsewhere and step.sent - named > len(chosen) - numbered:
             what = f"a replay sent {step.sent:,} messages, but the log names {named:,}"
@@ -271,31 +277,31 @@ class _LogReplays:
     def _check_message(
         self,
         step: ReplayStep,
-        one: ReadMessage | None,
+        content: ReadMessage | None,
         ref: Position,
         number: Position,
         begin: Position,
         places: set[Position],
     ) -> None:
         message = f"message {format_position(ref)}"
-        if one is None:
+        if content is None:
             if ref >= self._log.complete:
                 what = f"a replay sent {message}, which matches nothing that it reads"
                 self._report(Rule.NO_SUBSCRIPTION, number, what)
-        elif one.at <= begin:
+        elif content.at <= begin:
             what = f"a replay sent {message}, which was before its cursor"
             self._report(Rule.DELIVERED_TWICE, number, what)
-        elif one.at > step.through:
+        elif content.at > step.through:
             self._report(
                 Rule.REPLAY, number, f"a replay sent {message}, which is behind its cursor"
             )
-        elif one.at not in places:
+        elif content.at not in places:
             self._report(Rule.REPLAY, number, f"a replay sent {message}, which it does not read")
-        elif step.no_local and one.session == self._session:
+        elif step.no_local and content.session == self._session:
             what = f"a replay with No Local sent {message}, which its client published"
             self._report(Rule.NO_LOCAL, number, what)
-        elif 0 < one.expires < step.time_ms // 1000 - 1:
-            late = step.time_ms // 1000 - one.expires
+        elif 0 < content.expires < step.time_ms // 1000 - 1:
+            late = step.time_ms // 1000 - content.expires
             what = f"a replay sent {message} {late} s after it expired"
             self._report(Rule.EXPIRY, number, what)
 
@@ -303,17 +309,17 @@ class _LogReplays:
         self, step: ReplayStep, begin: Position, messages: _Messages | None = None
     ) -> None:
         """Check that messages are sent in the order in which they took effect."""
-        known = messages or self._messages.get(step.topic_filter) or _Messages()
+        matched = messages or self._messages.get(step.topic_filter) or _Messages()
         before = begin
         for at, _, runs in step.deliveries:
             for number, ref in enumerate(from_runs(runs), at):
-                one = known.by_ref.get(ref)
-                if one is None or one.at <= begin:
+                message = matched.by_ref.get(ref)
+                if message is None or message.at <= begin:
                     continue
-                if one.at < before:
+                if message.at < before:
                     what = f"a replay sent message {format_position(ref)} behind a later one"
                     self._report(Rule.ORDER, number, what)
-                before = max(before, one.at)
+                before = max(before, message.at)
 
     def _check_progress(self, step: ReplayStep, chosen: Sequence[ReadMessage]) -> None:
         """Check that a replay did not stand still with messages to send."""

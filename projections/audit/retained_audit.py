@@ -94,16 +94,16 @@ class RetainedAudit:
         """The latter ones."""
         marks: list[tuple[Position, Any]] = []
         reached: Position = 0
-        for one in log.checkpoints:
-            if one.begun >= log.whole:
-                marks.append((one.completed, (reached, one.begun)))
-                reached = max(reached, one.begun)
-        marks += [(one.at, one.first) for one in log.cuts if log.whole <= one.at < log.trusted]
+        for checkpoint in log.checkpoints:
+            if checkpoint.begun >= log.whole:
+                marks.append((checkpoint.completed, (reached, checkpoint.begun)))
+                reached = max(reached, checkpoint.begun)
+        marks += [(cut.at, cut.first) for cut in log.cuts if log.whole <= cut.at < log.trusted]
         self._marks = sorted(marks, key=itemgetter(0), reverse=True)
         """Ends of checkpoints with the range of positions that they must have repeated, and cuts
         with the first remaining position; the next one last."""
         self._complete = sorted(
-            (one for one in complete if self._judges(one[0])), key=itemgetter(0), reverse=True
+            (claim for claim in complete if self._judges(claim[0])), key=itemgetter(0), reverse=True
         )
         self._erasures = sorted(
             (
@@ -154,13 +154,13 @@ class RetainedAudit:
         for at, held in self._erased.values():
             what = f"message {format_position(held.ref)} was erased, but stays retained"
             self._report(Rule.ERASURE, at, what, held.topic)
-        for bound, where, one in self._unclaimed:
+        for bound, where, held in self._unclaimed:
             # A message removed later may have been removed before the projections were read.
-            if (where, one.topic) not in self._claimed and (
-                where == BROKER or one.until == BEYOND_ALL
+            if (where, held.topic) not in self._claimed and (
+                where == BROKER or held.until == BEYOND_ALL
             ):
                 what = "does not have a retained message that is in the log"
-                self._wrong_claim(bound, one.topic, where, what)
+                self._wrong_claim(bound, held.topic, where, what)
         for (topic, _), claims in self._later.items():
             for bound, what in claims:
                 self._wrong_claim(bound, topic, PROJECTIONS, what)
@@ -204,11 +204,11 @@ class RetainedAudit:
         """Forget messages that ended before a turn began."""
         ended = self._ended
         while ended and ended[0].until <= turn:
-            one = ended.popleft()
-            places = self._by_ref[one.ref]
-            places.remove(one)
+            former = ended.popleft()
+            places = self._by_ref[former.ref]
+            places.remove(former)
             if not places:
-                del self._by_ref[one.ref]
+                del self._by_ref[former.ref]
 
     def _check_change(
         self,
@@ -247,7 +247,7 @@ class RetainedAudit:
             if isinstance(value, tuple):
                 self._check_repeated(at, *value)
             else:
-                needed = (one.ref for one in self._held.values() if one.ref < value)
+                needed = (held.ref for held in self._held.values() if held.ref < value)
                 self._results.needed(self._log.node, None, at, needed)
         while self._erasures and self._erasures[-1][0] <= here:
             at, topic, begin, end = self._erasures.pop()
@@ -258,31 +258,31 @@ class RetainedAudit:
         while self._complete and self._complete[-1][0] <= here:
             bound, where = self._complete.pop()
             self._unclaimed += [
-                (bound, where, one)
-                for one in self._held.values()
-                if (where, one.topic) not in self._claimed
+                (bound, where, held)
+                for held in self._held.values()
+                if (where, held.topic) not in self._claimed
             ]
 
     def _check_repeated(self, completed: Position, since: Position, begun: Position) -> None:
         """Report messages from before the beginning of a checkpoint that it left out, once."""
-        for one in takewhile(lambda one: one.at < begun, self._held.values()):
-            if one.at >= since:
+        for held in takewhile(lambda held: held.at < begun, self._held.values()):
+            if held.at >= since:
                 what = "the checkpoint does not repeat the retained message "
-                what += format_position(one.ref)
-                self._report(Rule.CHECKPOINT, completed, what, one.topic)
+                what += format_position(held.ref)
+                self._report(Rule.CHECKPOINT, completed, what, held.topic)
 
     # Deliveries.
 
     def _grant(self, session: str, at: Position, bits: int, topic_filter: str, second: int) -> None:
         """Add the messages that a session must get for a filter."""
         for topic in self._topics.match(topic_filter):
-            one = self._held[topic]
+            held = self._held[topic]
             # It may have expired before the log records it: the additional second is that of the
             # record's time.
-            if 0 < one.expires <= second + 1:
+            if 0 < held.expires <= second + 1:
                 continue
-            if not (bits & NO_LOCAL and one.publisher == session):
-                self._results.add(OWED, self._log.node, session, at, topic_filter, one.ref)
+            if not (bits & NO_LOCAL and held.publisher == session):
+                self._results.add(OWED, self._log.node, session, at, topic_filter, held.ref)
 
     def _replay(
         self, session: str, at: Position, ref: Position, sent: bool, topic_filter: str, second: int
@@ -294,15 +294,15 @@ class RetainedAudit:
             self._report(
                 Rule.RETAINED, at, f"{message} was sent as retained, but is not", None, session
             )
-        for one in there:
+        for held in there:
             # The broker may have read the clock a second before the record began.
-            if 0 < one.expires < second - 1:
-                what = f"retained {message} was sent {second - one.expires} s after it expired"
-                self._report(Rule.EXPIRY, at, what, one.topic, session)
+            if 0 < held.expires < second - 1:
+                what = f"retained {message} was sent {second - held.expires} s after it expired"
+                self._report(Rule.EXPIRY, at, what, held.topic, session)
             # A queued message may wait in the queue of another filter, which it must not overtake.
-            if sent and not matches(topic_filter, one.topic):
+            if sent and not matches(topic_filter, held.topic):
                 what = f"retained {message} does not match the filter it was sent for"
-                self._report(Rule.NO_SUBSCRIPTION, at, what, one.topic, session)
+                self._report(Rule.NO_SUBSCRIPTION, at, what, held.topic, session)
 
     # Claims.
 
@@ -321,12 +321,12 @@ class RetainedAudit:
         if not self._judges(bound):
             self._counts["retained claims beyond"] += digest is not None
             return
-        one = self._held.get(topic)
-        if digest == (None if one is None else one.digest):
+        held = self._held.get(topic)
+        if digest == (None if held is None else held.digest):
             return
         if digest is None:
             what = "does not have a retained message that is in the log"
-        elif one is None:
+        elif held is None:
             what = "has a retained message that is not in the log"
         else:
             what = "has another retained message than the log has"

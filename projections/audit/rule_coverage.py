@@ -32,102 +32,82 @@ from protocol.mqtt.subscription_options import NO_LOCAL, RETAIN_HANDLING
 
 _ANY: Final = 65_535
 """The Receive Maximum of a client that sends none."""
+_ARRIVED: Final = (Rule.DELIVERED_TWICE, Rule.NO_SUBSCRIPTION, Rule.QOS)
+_SENT: Final = (Rule.PACKET_ID_REUSE, Rule.ORDER)
 
 
-class EventCases:
-    """The cases that the events of one session are checked for.
+def count_cases(cases: Counter[str], event: Event, state: SessionState | None) -> None:
+    """Count what one event of a session is checked for; ``state`` is the state before it.
 
     Messages that a session must get, drops, wills and queues that could be sent are counted where
     they are checked.
     """
-
-    def __init__(self) -> None:
-        self._events = self._sessions = self._answers = self._identifiers = 0
-        self._deliveries = self._windowed = self._from_queues = self._expired = 0
-        self._taken = self._of_local = self._withholding = 0
-
-    def take(self, event: Event, state: SessionState | None) -> None:
-        """Count an event; ``state`` is the state before it."""
-        self._events += 1
-        kind = type(event)
-        count = _COUNTS.get(kind)
-        if count is not None and (state is not None or kind is SessionOpened):
-            count(self, event, state)
-
-    def by_rule(self) -> Counter[str]:
-        """Return the number of cases of each rule."""
-        return Counter[str](
-            {
-                Rule.EVENT: self._events,
-                Rule.SESSION: self._sessions,
-                Rule.ACKNOWLEDGEMENT: self._answers,
-                Rule.PACKET_ID_REUSE: self._identifiers,
-                Rule.ORDER: self._deliveries,
-                Rule.RECEIVE_MAXIMUM: self._windowed,
-                Rule.QUEUE: self._from_queues,
-                Rule.EXPIRY: self._expired,
-                Rule.DELIVERED_TWICE: self._taken,
-                Rule.NO_SUBSCRIPTION: self._taken,
-                Rule.QOS: self._taken,
-                Rule.NO_LOCAL: self._of_local,
-                Rule.RETAIN_HANDLING: self._withholding,
-            }
-        )
-
-    def _delivered(self, event: Delivered, state: SessionState) -> None:
-        count = count_runs(event.refs)
-        self._identifiers += count
-        self._deliveries += count
-        if state.receive_maximum < _ANY:
-            self._windowed += count
-        if event.queued >= 0:
-            self._from_queues += count
-        else:
-            self._arrived(event.filter, count, state)
-
-    def _queued(self, event: Queued, state: SessionState) -> None:
-        self._arrived(event.filter, count_runs(event.refs), state)
-
-    def _arrived(self, topic_filter: str, count: int, state: SessionState) -> None:
-        """Count messages on arrival: sent at once, or queued."""
-        self._taken += count
-        held = state.subscriptions.get(topic_filter)
-        if held is not None and held.options & NO_LOCAL:
-            self._of_local += count
-
-    def _left(self, event: MessageDropped | Assigned, _state: Any) -> None:
-        if event.queued >= 0:
-            self._from_queues += count_runs(event.refs)
-
-    def _on_expired(self, event: Expired, _state: Any) -> None:
-        self._expired += count_runs(event.refs)
-
-    def _answered(self, event: Any, _state: Any) -> None:
-        self._answers += count_runs(event.pids)
-
-    def _published(self, event: MessagePublished, _state: Any) -> None:
-        if event.qos > 1 and not event.will:
-            self._identifiers += event.count
-
-    def _subscribed(self, event: Subscribed, _state: Any) -> None:
-        for bits in event.options:
-            self._withholding += bool(bits & RETAIN_HANDLING)
-
-    def _of_session(self, _event: Any, _state: Any) -> None:
-        self._sessions += 1
+    cases[Rule.EVENT] += 1
+    kind = type(event)
+    count = _COUNTS.get(kind)
+    if count is not None and (state is not None or kind is SessionOpened):
+        count(cases, event, state)
 
 
-_COUNTS: Final[dict[type, Callable[[EventCases, Any, Any], None]]] = {
-    Delivered: EventCases._delivered,
-    Queued: EventCases._queued,
-    MessageDropped: EventCases._left,
-    Assigned: EventCases._left,
-    Expired: EventCases._on_expired,
-    MessagePublished: EventCases._published,
-    Subscribed: EventCases._subscribed,
-    **dict.fromkeys((SessionOpened, SessionClosed, SessionExpired), EventCases._of_session),
+def _delivered(cases: Counter[str], event: Delivered, state: SessionState) -> None:
+    count = count_runs(event.refs)
+    for rule in _SENT:
+        cases[rule] += count
+    if state.receive_maximum < _ANY:
+        cases[Rule.RECEIVE_MAXIMUM] += count
+    if event.queued >= 0:
+        cases[Rule.QUEUE] += count
+    else:
+        _arrived(cases, event, state)
+
+
+def _arrived(cases: Counter[str], event: Delivered | Queued, state: SessionState) -> None:
+    """Count messages on arrival: sent at once, or queued."""
+    count = count_runs(event.refs)
+    for rule in _ARRIVED:
+        cases[rule] += count
+    held = state.subscriptions.get(event.filter)
+    if held is not None and held.options & NO_LOCAL:
+        cases[Rule.NO_LOCAL] += count
+
+
+def _left(cases: Counter[str], event: MessageDropped | Assigned, _state: Any) -> None:
+    if event.queued >= 0:
+        cases[Rule.QUEUE] += count_runs(event.refs)
+
+
+def _expired(cases: Counter[str], event: Expired, _state: Any) -> None:
+    cases[Rule.EXPIRY] += count_runs(event.refs)
+
+
+def _answered(cases: Counter[str], event: Any, _state: Any) -> None:
+    cases[Rule.ACKNOWLEDGEMENT] += count_runs(event.pids)
+
+
+def _published(cases: Counter[str], event: MessagePublished, _state: Any) -> None:
+    if event.qos > 1 and not event.will:
+        cases[Rule.PACKET_ID_REUSE] += event.count
+
+
+def _subscribed(cases: Counter[str], event: Subscribed, _state: Any) -> None:
+    cases[Rule.RETAIN_HANDLING] += sum(bool(bits & RETAIN_HANDLING) for bits in event.options)
+
+
+def _of_session(cases: Counter[str], _event: Any, _state: Any) -> None:
+    cases[Rule.SESSION] += 1
+
+
+_COUNTS: Final[dict[type, Callable[[Counter[str], Any, Any], None]]] = {
+    Delivered: _delivered,
+    Queued: _arrived,
+    MessageDropped: _left,
+    Assigned: _left,
+    Expired: _expired,
+    MessagePublished: _published,
+    Subscribed: _subscribed,
+    **dict.fromkeys((SessionOpened, SessionClosed, SessionExpired), _of_session),
     **dict.fromkeys(
         (Acked, Received, Refused, Completed, Released, InboundReplaced, Returned, Redelivered),
-        EventCases._answered,
+        _answered,
     ),
 }

@@ -34,12 +34,12 @@ from eventstore.format.stored_properties import expiries_of
 from projections.audit import single_event_rules
 from projections.audit.acknowledgement_audit import ANSWERS, AcknowledgementAudit
 from projections.audit.drop_rules import DropAudit
-from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages
+from projections.audit.expected_messages import ExpectedMessage, ExpectedMessages, is_match
 from projections.audit.log_outline import LogOutline
 from projections.audit.ordering_rules import QueueProgress, TopicOrder
 from projections.audit.ownership import OwnershipAudit, SessionEnds
 from projections.audit.replay_audit import OF_REPLAYS, ReplayAudit, ReplayStep
-from projections.audit.rule_coverage import EventCases
+from projections.audit.rule_coverage import count_cases
 from projections.audit.rule_table import UNEXPECTED, Rule, Violation
 from projections.audit.shared_subscription_steps import SHARE, SharedStep, SharedSteps
 from projections.audit.snapshot_audit import CheckpointSnapshotAudit
@@ -89,11 +89,8 @@ class SessionAudit:
         self.session = session
         self.fold = SessionFold(session, whole)
         self.violations: list[Violation] = []
-        self._of_events = EventCases()
-        self._due = self._timed = 0
-        """Messages that the session had to get, and those that expire, when sent or queued."""
-        self._counted: Counter[str] = Counter()
-        """Rule -> other cases."""
+        self.cases: Counter[str] = Counter()
+        """The number of checked cases of each rule."""
         self._begin = begin
         self._found = self.violations.append if tell is None else tell
         self._known = not whole
@@ -122,14 +119,6 @@ class SessionAudit:
         self._off: dict[str, int] = {}
         """Filters whose queue has the wrong number of bytes -> difference."""
 
-    @property
-    def cases(self) -> Counter[str]:
-        """The number of checked cases of each rule."""
-        found = self._counted + self._of_events.by_rule()
-        found[Rule.UNDELIVERED] += self._due
-        found[Rule.EXPIRY] += self._timed
-        return found
-
     def expect(
         self,
         at: Position,
@@ -155,7 +144,7 @@ class SessionAudit:
         """
         self.pass_holes(at)
         if self._known and self.fold.state is not None:
-            self._due += self._expected.expect(
+            self.cases[Rule.UNDELIVERED] += self._expected.expect(
                 at, ref, topic, time_ms, origin, qos, granted, owed=owed, size=size, expires=expires
             )
 
@@ -185,7 +174,7 @@ class SessionAudit:
             self._check(event, kind, at, time_ms, payload)
             if self._known:
                 state = fold.state
-                self._of_events.take(event, state)
+                count_cases(self.cases, event, state)
                 self._owner.take(event, state, at, turn)
                 self._wills.take(event, state, at, time_ms, turn)
                 self._progress.before(at, time_ms)
@@ -245,6 +234,7 @@ class SessionAudit:
     ) -> None:
         """Check an event against the state before it."""
         self._drops.took(event)
+        self._answers.take(event, at)
         check = _CHECKS.get(kind)
         if kind is RetainedSnapshot:
             if self._known and at >= self.fold.whole:
@@ -279,6 +269,7 @@ class SessionAudit:
             self._report_all(self._expected.overdue(_BEYOND))
         self._end_turn()
         self._drops.took(None)
+        self._answers.take(None, _BEYOND)
         self._ends.finish(state)
         self._wills.finish(state)
         self._progress.finish()
@@ -300,13 +291,13 @@ class SessionAudit:
     # Reporting.
 
     def _case(self, rule: str) -> None:
-        self._counted[rule] += 1
+        self.cases[rule] += 1
 
     def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
         self._found(Violation(rule, at, what, ref))
 
-    def _report_all(self, found: Iterable[Violation]) -> None:
-        for violation in found:
+    def _report_all(self, violations: Iterable[Violation]) -> None:
+        for violation in violations:
             self._found(violation)
 
     def _forget(self) -> None:
@@ -333,7 +324,7 @@ class SessionAudit:
         if not event.resumed:
             self._forget()
             self._known = True
-        self._answers.opened(state if event.resumed else None, known=self._known)
+        self._answers.opened(state if event.resumed else None, at, known=self._known)
         for name in filter(is_token, (event.session, event.user or "")):
             self._case(Rule.ERASURE)
             if 0 < (erased := self._outline.name_erased_at(name)) < at:
@@ -380,7 +371,7 @@ class SessionAudit:
         refs, pids = from_runs(event.refs), from_runs(event.pids)
         self._report_all(single_event_rules.identifiers(state, pids, len(refs), at))
         self._answers.sent(state, pids, at)
-        known = self._check_subscription(state, event.filter, at)
+        is_subscribed_to = self._check_subscription(state, event.filter, at)
         if event.queued >= 0:
             flags = event.qos | event.retain << 2
             held = state.subscriptions.get(event.filter)
@@ -391,7 +382,7 @@ class SessionAudit:
         if event.filter.startswith(SHARE):
             return  # the shared subscription records the outcome of these messages in Assigned
         if event.retain:
-            if event.queued < 0 and known:
+            if event.queued < 0 and is_subscribed_to:
                 self._report_all(self._in_turn.replayed(event.filter, refs, event.qos, at))
                 if self._in_turn.granted_once(event.filter):
                     held = state.subscriptions.get(event.filter)
@@ -408,7 +399,7 @@ class SessionAudit:
                     continue
                 self._check_message(message, qos, at + number)
                 self._check_sent(message, ref, at + number)
-                if not self._expected.match(topic_filter, message.topic):
+                if not is_match(topic_filter, message.topic):
                     what = f"{topic_filter!r:.200} does not match the topic"
                     self._report(Rule.NO_SUBSCRIPTION, at + number, what)
             else:
@@ -432,12 +423,12 @@ class SessionAudit:
                 self._report_all(wrong)
 
     def _queued(self, state: SessionState, event: Queued, at: Position, _ms: int) -> None:
-        known = self._check_subscription(state, event.filter, at)
+        is_subscribed_to = self._check_subscription(state, event.filter, at)
         refs = from_runs(event.refs)
         if event.behind < 0:
             self._drops.queued(state, event, refs, at)
         if event.retain:
-            if known:
+            if is_subscribed_to:
                 self._report_all(self._in_turn.replayed(None, refs, event.qos, at))
             return
         if event.behind >= 0:
@@ -450,7 +441,7 @@ class SessionAudit:
             if message is None:
                 self._unexpected(ref, at + number)
                 continue
-            self._timed += bool(message.expires)
+            self.cases[Rule.EXPIRY] += bool(message.expires)
             self._report_all(
                 single_event_rules.expiry_differs(message, ref, ends[number], at + number)
             )
@@ -467,7 +458,7 @@ class SessionAudit:
         first = messages[0] if messages else None
         self._drops.dropped(state, event, refs, None if first is None else first.size, at)
         if event.reason == "other_prefix":
-            from_nats = [one is None or one.is_from_nats for one in messages]
+            from_nats = [message is None or message.is_from_nats for message in messages]
             self._drops.of_other_prefix(all(from_nats), at)
         elif event.reason == "packet_too_large" and state.packet_maximum:
             self._drops.too_large(state, event, messages, at)
@@ -517,7 +508,7 @@ class SessionAudit:
             self._report_all(single_event_rules.from_the_head(held, refs, None, at))
             if not event.member.startswith(LOG_SESSION):  # otherwise they expire in that log
                 self._report_all(single_event_rules.sent_in_time(held, refs, ms, at))
-        found = []
+        assigned = []
         for number, ref in enumerate(refs):
             if event.queued < 0:
                 message = self._expected.pop(ref)
@@ -530,9 +521,9 @@ class SessionAudit:
                 message = self._unqueued(ref)
             if message is not None:
                 self._check_erased(message, ref, at + number)
-            found.append(message)
+            assigned.append(message)
         if self._shared is not None:
-            self._shared.assigned(event, found, at, self._turn)
+            self._shared.assigned(event, assigned, at, self._turn)
 
     def _check_subscription(self, state: SessionState, topic_filter: str, at: Position) -> bool:
         if topic_filter in state.subscriptions or self._in_turn.left(topic_filter):
@@ -563,7 +554,7 @@ class SessionAudit:
     def _check_sent(self, message: ExpectedMessage, ref: Position, at: Position) -> None:
         """Check that a message that was sent at once had not expired."""
         if message.expires:
-            self._timed += 1
+            self.cases[Rule.EXPIRY] += 1
             self._report_all(single_event_rules.taken_in_time(message, ref, at))
 
     def _check_turn(self, message: ExpectedMessage, at: Position) -> None:

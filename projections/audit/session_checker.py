@@ -5,7 +5,7 @@ claims about it. Only one session and its state are in memory at a time.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -23,6 +23,7 @@ from eventstore.format.events import (
     SessionTakenOver,
     Subscribed,
     Unsubscribed,
+    WillFired,
 )
 from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.positions import INDEX_BITS, Position, format_position, from_runs
@@ -40,8 +41,9 @@ from projections.state.digests import digest
 from projections.state.session import SessionState
 from projections.state.snapshot import encode_session, expand_runs, reference_runs
 
-BEGUN, COMPLETED, CUT, ALL = "begun", "completed", "cut", "all"
-"""Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete."""
+BEGUN, COMPLETED, CUT, ALL, START = "begun", "completed", "cut", "all", "start"
+"""Kinds of marks: a checkpoint begins or is complete, the log is cut, claims are complete, the
+broker started for the last time."""
 
 _CHANGES: Final = frozenset({SessionOpened, SessionClosed, SessionTakenOver})
 _OF_HOMES: Final = frozenset({SessionOpened, SessionSnapshot, Subscribed})
@@ -54,6 +56,7 @@ _OF_WHOLE_TURNS: Final = frozenset(
 )  # fmt: skip
 """Rules that cannot be audited in a turn whose rest is missing."""
 
+_PACKETS: Final = ("inflight", "releasing", "inbound")
 _place: Final = attrgetter("at")
 
 
@@ -67,13 +70,21 @@ class SessionMark(NamedTuple):
     """CUT: the first remaining position. ALL: the source of the claims."""
 
 
-def session_marks(log: LogSummary, complete: Sequence[tuple[Position, str]]) -> list[SessionMark]:
-    """Return the marks of a log; ``complete`` are claims (bound, where) of the kind ``all``."""
-    marks = [SessionMark(one.begun, BEGUN, None) for one in log.checkpoints]
-    marks += [SessionMark(one.completed, COMPLETED, None) for one in log.checkpoints]
-    marks += [SessionMark(one.at, CUT, one.first) for one in log.cuts]
+def session_marks(
+    log: LogSummary, complete: Sequence[tuple[Position, str]], *, recovery: bool = False
+) -> list[SessionMark]:
+    """Return the marks of a log; ``complete`` are claims (bound, where) of the kind ``all``.
+
+    ``recovery``: what the broker recovered at its last start is counted.
+    """
+    marks = [SessionMark(checkpoint.begun, BEGUN, None) for checkpoint in log.checkpoints]
+    marks += [SessionMark(checkpoint.completed, COMPLETED, None) for checkpoint in log.checkpoints]
+    marks += [SessionMark(cut.at, CUT, cut.first) for cut in log.cuts]
     marks += [SessionMark(bound, ALL, where) for bound, where in complete if bound <= log.end]
-    return sorted((one for one in marks if log.whole <= one.at < log.trusted), key=lambda m: m.at)
+    marks += [SessionMark(log.start.at, START, None)] if recovery and log.start else []
+    return sorted(
+        (mark for mark in marks if log.whole <= mark.at < log.trusted), key=lambda m: m.at
+    )
 
 
 class SessionChecker:
@@ -121,6 +132,9 @@ class SessionChecker:
         """Positions of complete claims at which the session existed, with their source."""
         self._claimed: set[str] = set()
         self._connection: tuple[Position, int] | None = None
+        self._returning = self._fired = False
+        """Whether it existed at the last start of the broker and its client did not come back yet;
+        whether its will was published since."""
         self._owed: dict[Position, list[tuple[Position, str | None]]] = {}
         """Retained messages to be sent in this turn -> positions where their filters were granted,
         and the filters."""
@@ -196,7 +210,7 @@ class SessionChecker:
             self._owed.setdefault(ref, []).append((at, topic_filter))
             self._counts["owed"] += 1
 
-    def claimed(self, bound: Position, where: str, said: str | None) -> None:
+    def claimed(self, bound: Position, where: str, claim: str | None) -> None:
         """Compare the session before ``bound`` with a claim about it."""
         self._claimed.add(where)
         log = self._log
@@ -206,12 +220,12 @@ class SessionChecker:
         self._advance(bound)
         self._audit.pass_holes(bound)
         self._counts["claims"] += 1
-        known = self._digest(pending=where == BROKER)
-        if known == said:
+        own = self._digest(pending=where == BROKER)
+        if own == claim:
             return
-        if said is None:
+        if claim is None:
             what = f"the {where} does not have the session that is in the log"
-        elif known is None:
+        elif own is None:
             what = f"the {where} has a session that is not in the log"
         else:
             what = f"the {where} has another state of the session than the log has"
@@ -226,6 +240,9 @@ class SessionChecker:
             self._overdue(BEYOND_ALL)
         audit.finish()
         state = audit.fold.state
+        if self._returning and state is not None and state.connected and self._log.start:
+            what = "its connection was not ended after the broker was started"
+            self._found(Violation(Rule.OWNERSHIP, self._log.start.at, what))
         for bound, where in self._existed:
             # A session that ended later may have ended before the projections were read.
             if where not in self._claimed and not (where == PROJECTIONS and state is None):
@@ -265,6 +282,9 @@ class SessionChecker:
             elif kind is SessionSnapshot:
                 self._repeating = False
                 self._counts["snapshots"] += at >= log.whole
+            elif kind is WillFired and self._returning and not self._fired:
+                self._fired = True
+                self._recovered({"wills": 1})
             audit.take(event, at, time_ms, self._payload, part)
             if self._place is not None and kind in _OF_HOMES:
                 self._check_home(at)
@@ -307,7 +327,7 @@ class SessionChecker:
     def _cancel(self, filters: set[str]) -> None:
         """Drop messages owed to filters that were subscribed to again or unsubscribed."""
         for ref, places in list(self._owed.items()):
-            places[:] = [one for one in places if one[1] not in filters]
+            places[:] = [place for place in places if place[1] not in filters]
             if not places:
                 del self._owed[ref]
 
@@ -354,6 +374,9 @@ class SessionChecker:
         """Record the beginning or end of a connection."""
         if type(event) is SessionOpened:
             self._counts["opened"] += 1
+            if self._returning:
+                self._recovered({"resumed": event.resumed})
+                self._returning = False
             if state is not None and not event.resumed:
                 self._repeating = False
             self._disconnected(at, time_ms)
@@ -397,5 +420,20 @@ class SessionChecker:
             if state is not None:
                 refs = expand_runs(reference_runs(state), mark.value)
                 self._results.needed(self._log.node, self._session, mark.at, refs)
+        elif state is not None and mark.kind == START:
+            self._returning = True
+            counted = {
+                "sessions": 1,
+                "connected": state.connected,
+                "clean": state.connected and state.clean,
+                "queued": state.queued,
+            }
+            packets = {name: len(getattr(state, name)) for name in _PACKETS}
+            self._recovered({**counted, **packets})
         elif state is not None:
             self._existed.append((mark.at, mark.value))
+
+    def _recovered(self, counted: Mapping[str, int]) -> None:
+        """Count what the broker recovered at its last start, and what became of it."""
+        for name, count in counted.items():
+            self._counts[f"recovered {name} {self._log.node}"] += count

@@ -19,7 +19,6 @@ from projections.audit import shared_subscription_steps as step_kinds
 from projections.audit.rule_table import Rule, Violation
 from projections.audit.shared_subscription_steps import SharedStep
 
-_BEYOND: Final = 1 << 62
 _STREAMS: Final = 65_536
 """Number of (topic, publisher) pairs whose order is followed; the oldest are forgotten."""
 
@@ -63,20 +62,12 @@ class SharedAudit:
     """Follows one shared subscription.
 
     ``whole`` is as for ``SessionFold``: turns that begin before it are not checked, nor are turns
-    from ``unsure`` on. ``tell`` is called with each violation; without it they are collected in
-    ``violations``.
+    from ``unsure`` on.
     """
 
-    def __init__(
-        self,
-        group: str,
-        whole: Position = 0,
-        unsure: Position = _BEYOND,
-        tell: Callable[[Violation], object] | None = None,
-    ) -> None:
+    def __init__(self, group: str, whole: Position, unsure: Position) -> None:
         self.group = group
         self.violations: list[Violation] = []
-        self._found = self.violations.append if tell is None else tell
         self._whole = whole
         self._unsure = unsure
         self._there = False
@@ -107,7 +98,7 @@ class SharedAudit:
 
     def _report(self, at: Position, what: str, rule: str = Rule.SHARED) -> None:
         if self._whole <= self._turn.begins < self._unsure:
-            self._found(Violation(rule, at, what, session=self.group))
+            self.violations.append(Violation(rule, at, what, session=self.group))
 
     # The shared subscription.
 
@@ -158,10 +149,10 @@ class SharedAudit:
     def _joined(self, step: SharedStep) -> None:
         before = self._granted.get(step.member)
         self._granted[step.member] = step.number
-        some = self._turn.granted.setdefault(step.member, set())
-        some.add(step.number)
+        levels = self._turn.granted.setdefault(step.member, set())
+        levels.add(step.number)
         if before is not None:
-            some.add(before)
+            levels.add(before)
         self._turn.changed = True
 
     def _left(self, step: SharedStep) -> None:
@@ -249,12 +240,12 @@ class SharedAudit:
         for at, _ in sent[len(assigned) :]:
             self._report(at, f"{message} was sent to {shown(member)} but not assigned to it")
         if 0 not in granted:
-            for one in assigned[len(sent) :]:
+            for assignment in assigned[len(sent) :]:
                 self._report(
-                    one.at, f"{message} is assigned to {shown(member)}, which did not get it"
+                    assignment.at, f"{message} is assigned to {shown(member)}, which did not get it"
                 )
-        for one, (at, qos) in zip(assigned, sent, strict=False):
-            if one.level and qos not in {min(one.level, level) for level in granted}:
+        for assignment, (at, qos) in zip(assigned, sent, strict=False):
+            if assignment.level and qos not in {min(assignment.level, level) for level in granted}:
                 what = f"{message} was sent to {shown(member)} at the wrong QoS {qos}"
                 self._report(at, what, Rule.QOS)
 

@@ -111,19 +111,18 @@ class SharedSteps:
     def assigned(
         self,
         event: Assigned,
-        found: Sequence[ExpectedMessage | None],
+        messages: Sequence[ExpectedMessage | None],
         at: Position,
         turn: Position,
     ) -> None:
         """Process messages that this shared subscription assigned to a member.
 
-        ``found`` are the messages; None: a member had returned the message, or it was published
-        before the log begins.
+        None in ``messages``: a member had returned it, or it was published before the log begins.
         """
-        levels = [0 if message is None else message.qos for message in found]
+        levels = [0 if message is None else message.qos for message in messages]
         streams = [
             (message.topic, message.stream[-1], message.at)
-            for message in found
+            for message in messages
             if message is not None and event.by_topic
         ]
         refs = from_runs(event.refs)
@@ -217,12 +216,12 @@ class SharedSteps:
             self._finish(from_runs(event.pids), FINISHED, at, turn)
 
     def _finish(self, pids: Iterable[int], what: str, at: Position, turn: Position) -> None:
-        found: dict[str, list[Position]] = defaultdict(list)
+        by_group: dict[str, list[Position]] = defaultdict(list)
         for pid in pids:
             sent = self._sent.pop(pid, None)
             if sent is not None:
-                found[sent[0]].append(sent[1])
-        for group, refs in found.items():
+                by_group[sent[0]].append(sent[1])
+        for group, refs in by_group.items():
             self._step(group, at, turn, what, refs)
 
     def _returned(self, event: Returned, at: Position, turn: Position) -> None:

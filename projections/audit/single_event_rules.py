@@ -84,18 +84,18 @@ def ended(
 
 def identifiers(state: SessionState, pids: list[int], count: int, at: Position) -> list[Violation]:
     """Check the packet identifiers given to ``count`` messages [MQTT-2.3.1-4]."""
-    found: list[Violation] = []
+    violations: list[Violation] = []
     if len(pids) != count or (count > 1 and len(set(pids)) != count):
         what = "not one packet identifier for each message"
-        found.append(Violation(Rule.PACKET_ID_REUSE, at, what))
+        violations.append(Violation(Rule.PACKET_ID_REUSE, at, what))
     for number, pid in enumerate(pids):
         if pid in state.inflight or pid in state.releasing:
             what = f"packet identifier {pid} was already in flight"
-            found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
+            violations.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
         elif not 0 < pid <= _MAX_PID:
             what = f"{pid} is not a packet identifier"
-            found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
-    return found
+            violations.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
+    return violations
 
 
 def from_the_head(
@@ -105,10 +105,10 @@ def from_the_head(
     queue = held.queue if held is not None else None
     head = list(islice(queue, len(refs))) if queue is not None else []
     if flags is None:
-        there, wanted = [packed >> FLAG_BITS for packed in head], refs
+        there, expected = [packed >> FLAG_BITS for packed in head], refs
     else:
-        there, wanted = head, [ref << FLAG_BITS | flags for ref in refs]
-    if there != wanted:
+        there, expected = head, [ref << FLAG_BITS | flags for ref in refs]
+    if there != expected:
         return [Violation(Rule.QUEUE, at, "messages left the queue that were not at its head")]
     return []
 
@@ -138,12 +138,12 @@ def sent_in_time(
     """Check that messages sent from the head of a queue have not expired [MQTT-3.3.2-5]."""
     queue = held.queue if held is not None else None
     expires = queue.expiries(len(refs)) if queue is not None else []
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for number, (ref, end) in enumerate(zip(refs, expires, strict=False)):
         if 0 < end < time_ms // 1000:
             what = f"message {format_position(ref)} was sent {time_ms // 1000 - end} s too late"
-            found.append(Violation(Rule.EXPIRY, at + number, what))
-    return found
+            violations.append(Violation(Rule.EXPIRY, at + number, what))
+    return violations
 
 
 def taken_in_time(message: ExpectedMessage, ref: Position, at: Position) -> list[Violation]:
@@ -152,10 +152,10 @@ def taken_in_time(message: ExpectedMessage, ref: Position, at: Position) -> list
     At QoS 2 it takes effect with its PUBREL, which may come long after it was published. The broker
     may have read the clock a second before the record of the PUBREL began.
     """
-    taken = message.time_ms // 1000
-    if not message.expires or taken <= message.expires + 1:
+    effect_s = message.time_ms // 1000
+    if not message.expires or effect_s <= message.expires + 1:
         return []
-    late = taken - message.expires
+    late = effect_s - message.expires
     what = f"message {format_position(ref)} was sent, but took effect {late} s after it expired"
     return [Violation(Rule.EXPIRY, at, what)]
 
@@ -167,8 +167,8 @@ def expiry_differs(
     if message.expires is None or message.expires == expires:
         return []
     what = f"message {format_position(ref)} waits until {expires or 'it is sent'}, but expires"
-    told = f"at {message.expires}" if message.expires else "never"
-    return [Violation(Rule.EXPIRY, at, f"{what} {told}")]
+    when = f"at {message.expires}" if message.expires else "never"
+    return [Violation(Rule.EXPIRY, at, f"{what} {when}")]
 
 
 def put_behind(state: SessionState, event: Queued, at: Position) -> list[Violation]:
@@ -194,13 +194,13 @@ def expired(state: SessionState, event: Expired, at: Position, time_ms: int) -> 
     held = state.subscriptions.get(event.filter)
     queue = held.queue if held is not None else None
     due = Counter(queue.expired(time_ms // 1000) if queue is not None else ())
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for number, ref in enumerate(from_runs(event.refs)):
         if not due[ref]:
             what = f"message {format_position(ref)} expired before its time"
-            found.append(Violation(Rule.EXPIRY, at + number, what))
+            violations.append(Violation(Rule.EXPIRY, at + number, what))
         due[ref] -= 1
-    return found
+    return violations
 
 
 # -------------------------------------------------------- acknowledgements and publications
@@ -240,62 +240,62 @@ def takes_assigned(state: SessionState | None) -> bool:
 
 
 def _received(state: SessionState, event: Received | Refused, at: Position) -> list[Violation]:
-    found = ended_unsent(state, event, at) if isinstance(event, Refused) else []
+    violations = ended_unsent(state, event, at) if isinstance(event, Refused) else []
     for number, pid in enumerate(from_runs(event.pids)):
         sent = state.inflight.get(pid)
         if sent is None or sent.flags & QOS_MASK != 2:
             what = f"PUBREC {pid}: not in flight at QoS 2"
-            found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
-    return found
+            violations.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
+    return violations
 
 
 def _returned(state: SessionState, event: Returned, at: Position) -> list[Violation]:
-    found: list[Violation] = []
+    violations: list[Violation] = []
     pids, refs = from_runs(event.pids), from_runs(event.refs)
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         sent = state.inflight.get(pid)
         if sent is None or sent.ref != ref or sent.subscription.filter != event.filter:
             what = f"{pid}: message {format_position(ref)} was not in flight"
-            found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
+            violations.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
         elif sent.flags & QOS_MASK != 1:
             what = f"message {format_position(ref)} of QoS 2 was returned"
-            found.append(Violation(Rule.SHARED, at + number, what))
-    return found
+            violations.append(Violation(Rule.SHARED, at + number, what))
+    return violations
 
 
 def _redelivered(state: SessionState, event: Redelivered, at: Position) -> list[Violation]:
-    found: list[Violation] = []
+    violations: list[Violation] = []
     for number, pid in enumerate(from_runs(event.pids)):
         if pid not in state.inflight and pid not in state.releasing:
             what = f"packet {pid} was sent again, but was not in flight"
-            found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
+            violations.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
     if event.cause not in _AGAIN:
         what = f"packets were sent again for an unknown cause: {event.cause!r:.60}"
-        found.append(Violation(Rule.ACKNOWLEDGEMENT, at, what))
-    return found
+        violations.append(Violation(Rule.ACKNOWLEDGEMENT, at, what))
+    return violations
 
 
 def _published(state: SessionState, event: MessagePublished, at: Position) -> list[Violation]:
-    found: list[Violation] = []
+    violations: list[Violation] = []
     if event.qos != 2 or event.will:
-        return found
+        return violations
     for number, pid in enumerate(from_runs(event.pids)):
         if pid in state.inbound:
             what = f"PUBLISH {pid} was accepted as new, but the previous one was not released"
-            found.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
-    return found
+            violations.append(Violation(Rule.PACKET_ID_REUSE, at + number, what))
+    return violations
 
 
 def _released(
     state: SessionState, event: Released | InboundReplaced, at: Position
 ) -> list[Violation]:
-    found: list[Violation] = []
+    violations: list[Violation] = []
     pids, refs = from_runs(event.pids), from_runs(event.refs)
     for number, (pid, ref) in enumerate(zip(pids, refs, strict=True)):
         if state.inbound.get(pid) != ref:
             what = f"packet {pid}: message {format_position(ref)} did not wait for its PUBREL"
-            found.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
-    return found
+            violations.append(Violation(Rule.ACKNOWLEDGEMENT, at + number, what))
+    return violations
 
 
 WITH_STATE: Final[dict[type, Callable[[SessionState, Any, Position], list[Violation]]]] = {

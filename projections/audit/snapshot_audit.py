@@ -17,8 +17,8 @@ class CheckpointSnapshotAudit:
 
     __slots__ = ("_found", "_left", "_parts")
 
-    def __init__(self, found: Callable[[Violation], object]) -> None:
-        self._found = found
+    def __init__(self, report: Callable[[Violation], object]) -> None:
+        self._found = report
         self._parts: list[Part] = []
         self._left: dict[Position, Position] = {}
         """Message that becomes retained with its PUBREL and must be repeated in this turn ->

@@ -53,14 +53,14 @@ class OwnMessages:
         ``changed``: subscriptions changed in this turn, and may have been different when the
         message was sent.
         """
-        found: list[Violation] = []
+        violations: list[Violation] = []
         if changed or not self._topics:
-            return found
+            return violations
         for number, ref in enumerate(refs):
             topic = self._topics.get(ref)
             if topic is not None and _matches_no_local_only(state, topic):
-                found.append(_own(ref, at + number))
-        return found
+                violations.append(_own(ref, at + number))
+        return violations
 
     def replayed(
         self, held: SubscriptionState | None, refs: list[Position], at: Position
@@ -197,17 +197,17 @@ class TurnSubscriptions:
         if not grants:
             what = "a retained message was sent for a filter that was not subscribed to then"
             return [Violation(Rule.NO_SUBSCRIPTION, at, what)]
-        found: list[Violation] = []
+        violations: list[Violation] = []
         if qos > max(grants):
             what = f"a retained message was sent at QoS {qos}, but QoS {max(grants)} was granted"
-            found.append(Violation(Rule.QOS, at, what))
+            violations.append(Violation(Rule.QOS, at, what))
         for number, ref in enumerate(refs):
             key = topic_filter or "", ref
             self._replays[key] += 1
             if self._replays[key] > len(grants):
                 what = f"retained message {format_position(ref)} was sent more than once"
-                found.append(Violation(UNEXPECTED, at + number, what, ref))
-        return found
+                violations.append(Violation(UNEXPECTED, at + number, what, ref))
+        return violations
 
     def clear(self) -> None:
         """Begin a new turn."""

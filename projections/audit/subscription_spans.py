@@ -107,23 +107,18 @@ class SubscriptionSpans:
         elif isinstance(event, ReplayOpened):
             self._open.pop(event.filter, None)  # it reads its messages from the log
         elif isinstance(event, SessionSnapshot) and state is not before:
-            held = {one.filter: one for one in state.active()}
-            self._close([gone for gone in self._open if gone not in held], at)
-            for one in held.values():
-                self._grant(one, at)
-
-    def ended(self) -> list[SubscriptionSpan]:
-        """Return the spans that ended since the last call."""
-        ended, self._closed = self._closed, []
-        return ended
+            held = {held.filter: held for held in state.active()}
+            self._close([ended for ended in self._open if ended not in held], at)
+            for subscription in held.values():
+                self._grant(subscription, at)
 
     def finish(self) -> list[SubscriptionSpan]:
-        """Return all remaining spans, with those that continue last."""
-        going_on = [
+        """Return all spans, with those that continue last."""
+        open_spans = [
             SubscriptionSpan(topic_filter, qos, since, None, begins, None, no_local)
             for topic_filter, (qos, since, begins, no_local) in self._open.items()
         ]
-        return self.ended() + going_on
+        return self._closed + open_spans
 
     def _grant(self, held: SubscriptionState, at: Position) -> None:
         topic_filter, qos, no_local = held.filter, held.qos, bool(held.options & NO_LOCAL)
@@ -133,18 +128,18 @@ class SubscriptionSpans:
             return  # another log assigns its messages
         if held.replay is not None:
             return  # it reads its messages from the log
-        known = self._open.get(topic_filter)
-        if known is not None:
-            if (known[0], known[3]) == (qos, no_local):
+        before = self._open.get(topic_filter)
+        if before is not None:
+            if (before[0], before[3]) == (qos, no_local):
                 return
             self._close([topic_filter], at)
         self._open[topic_filter] = qos, at, self._turn, no_local
 
     def _close(self, filters: list[str], at: Position) -> None:
         for topic_filter in filters:
-            known = self._open.pop(topic_filter, None)
-            if known is not None:
-                qos, since, begins, no_local = known
+            before = self._open.pop(topic_filter, None)
+            if before is not None:
+                qos, since, begins, no_local = before
                 self._closed.append(
                     SubscriptionSpan(topic_filter, qos, since, at, begins, self._turn, no_local)
                 )
@@ -189,9 +184,9 @@ class _OfFilter:
         self._until: Position = -1
         """The first end of a span in ``_here``."""
 
-    def add(self, one: HeldSubscription) -> None:
+    def add(self, span: HeldSubscription) -> None:
         """Add a span before the first query."""
-        self._spans.append(one)
+        self._spans.append(span)
 
     def at(self, turn: Position) -> list[HeldSubscription]:
         """Return the spans that exist in a turn."""
@@ -204,7 +199,7 @@ class _OfFilter:
         self._turn = turn
         spans, number, here = self._spans, self._next, self._here
         if here and self._until < turn:
-            here = self._here = [one for one in here if one.ends >= turn]
+            here = self._here = [span for span in here if span.ends >= turn]
         elif number == len(spans) or spans[number].begins > turn:
             return here
         while number < len(spans) and spans[number].begins <= turn:
@@ -212,7 +207,7 @@ class _OfFilter:
                 here.append(spans[number])
             number += 1
         self._next = number
-        self._until = min([one.ends for one in here], default=turn)
+        self._until = min([span.ends for span in here], default=turn)
         return here
 
 
@@ -231,14 +226,14 @@ class SubscribedSessions:
         """Those filters with wildcards."""
         self._topics: dict[str, list[_OfFilter]] = {}
 
-    def add(self, topic_filter: str, one: HeldSubscription) -> None:
+    def add(self, topic_filter: str, span: HeldSubscription) -> None:
         """Add the span of a subscription to a filter."""
-        found = self._filters.get(topic_filter)
-        if found is None:
-            found = self._filters[topic_filter] = _OfFilter()
+        spans = self._filters.get(topic_filter)
+        if spans is None:
+            spans = self._filters[topic_filter] = _OfFilter()
             if "+" in topic_filter or "#" in topic_filter:
-                self._wild.insert(topic_filter, None, found)
-        found.add(one)
+                self._wild.insert(topic_filter, None, spans)
+        spans.add(span)
 
     def matching(self, topic: str, turn: Position) -> list[HeldSubscription]:
         """Return the spans that match a topic and exist in a turn, once for each filter."""
@@ -247,14 +242,14 @@ class SubscribedSessions:
             filters = self._find(topic)
         if len(filters) == 1:
             return filters[0].at(turn)
-        return [one for some in filters for one in some.at(turn)]
+        return [span for some in filters for span in some.at(turn)]
 
     def _find(self, topic: str) -> list[_OfFilter]:
         if len(self._topics) >= _TOPICS:
             self._topics.clear()
-        found = list(self._wild.match(topic))
+        filters = list(self._wild.match(topic))
         exact = self._filters.get(topic)
         if exact is not None:
-            found.append(exact)
-        self._topics[topic] = found
-        return found
+            filters.append(exact)
+        self._topics[topic] = filters
+        return filters

@@ -83,11 +83,11 @@ class WillAudit:
 
     def __init__(
         self,
-        found: Callable[[Violation], object],
+        report: Callable[[Violation], object],
         cases: Callable[[str], object],
         outline: LogOutline,
     ) -> None:
-        self._found = found
+        self._found = report
         self._cases = cases
         self._outline = outline
         self._armed: tuple[Position, WillArmed] | None = None
@@ -184,10 +184,10 @@ class WillAudit:
         else:
             self._require("published", ended, at, f"the connection ended ({event.reason})")
 
-    def _require(self, wanted: str, ended: str, at: Position, why: str) -> None:
-        if ended != wanted:
-            found = f"was {ended}" if ended else "stays"
-            self._report(at, f"the will {found} although it had to be {wanted}: {why}")
+    def _require(self, required: str, ended: str, at: Position, why: str) -> None:
+        if ended != required:
+            outcome = f"was {ended}" if ended else "stays"
+            self._report(at, f"the will {outcome} although it had to be {required}: {why}")
 
     def _taken_over(self, ended: str, at: Position) -> None:
         """Check a delayed will: discarded if the session continues, published if it ends."""
@@ -309,17 +309,17 @@ _HANDLERS: Final[dict[type, Callable[[WillAudit, Any, Any, Position, int], None]
 def _differences(event: MessagePublished, owed: _Publication) -> list[str]:
     """Return the names of the fields in which a will and its publication differ."""
     size = event.sizes if isinstance(event.sizes, int) else sum(event.sizes)
-    found = []
+    names = []
     if event.count != 1 or event.topics != [owed.topic]:
-        found.append("topic")
+        names.append("topic")
     if event.qos != owed.qos:
-        found.append("QoS")
+        names.append("QoS")
     if event.retain != owed.retain:
-        found.append("RETAIN")
+        names.append("RETAIN")
     if owed.armed is not None:
         armed = owed.armed
         if [*event.blocks] != [*armed.blocks] or event.at != armed.at:
-            found.append("content")
+            names.append("content")
         elif size != armed.size and not is_death(owed.topic):
-            found.append("size")
-    return found
+            names.append("size")
+    return names

@@ -88,9 +88,9 @@ class Divergence:
         """Set up the trails, before the first event."""
         self.whole = FirstDifference(equal=self.difference.other is None)
         if self.state is not None:
-            for one in FIELDS:
-                self._trails[one.name] = FirstDifference(equal=False)
-                self._wanted[one.name] = one.items(self.state)
+            for part in FIELDS:
+                self._trails[part.name] = FirstDifference(equal=False)
+                self._wanted[part.name] = part.items(self.state)
         if self.pending is not None:
             self._trails[_PENDING] = FirstDifference(equal=False)
 
@@ -102,10 +102,10 @@ class Divergence:
     @property
     def trail(self) -> FirstDifference:
         """The trail of the field that diverges first."""
-        trails = [one.trail for one in self.fields]
-        known = [one for one in trails if one.parts_at is not None]
-        if known:
-            return min(known, key=lambda one: one.parts_at or 0)
+        trails = [part.trail for part in self.fields]
+        parted = [trail for trail in trails if trail.parts_at is not None]
+        if parted:
+            return min(parted, key=lambda trail: trail.parts_at or 0)
         return self.whole
 
     def close(self, node: NodeState) -> None:
@@ -117,47 +117,45 @@ class Divergence:
         """Compare after an event that concerns this session or topic."""
         if self._closed:
             return
-        one = self.difference
+        difference = self.difference
         self._last = at
-        if at < one.bound:
-            self.whole.note(at, equal=digest_of(node, one) == one.other)
-        if one.kind != SESSION or not self._trails:
+        if at < difference.bound:
+            self.whole.note(at, equal=digest_of(node, difference) == difference.other)
+        if difference.kind != SESSION or not self._trails:
             return
-        state = node.sessions.peek(one.name)
-        for known in FIELDS:
+        state = node.sessions.peek(difference.name)
+        for part in FIELDS:
             if self.state is not None:
-                equal = state is not None and self._equal(known, state)
-                self._trails[known.name].note(at, equal=equal)
+                equal = state is not None and self._equal(part, state)
+                self._trails[part.name].note(at, equal=equal)
         if self.pending is not None:
-            self._trails[_PENDING].note(at, equal=pending_of(node, one.name) == self.pending)
+            self._trails[_PENDING].note(at, equal=pending_of(node, difference.name) == self.pending)
 
-    def _equal(self, known: SessionField, state: SessionState) -> bool:
-        wanted = self._wanted[known.name]
-        if known.count is not None and known.count(state) != len(wanted):
+    def _equal(self, part: SessionField, state: SessionState) -> bool:
+        items = self._wanted[part.name]
+        if part.count is not None and part.count(state) != len(items):
             return False
-        return known.items(state) == wanted
+        return part.items(state) == items
 
     def _find_fields(self, node: NodeState) -> None:
         name = self.difference.name
         if self.message is not None:
-            found = node.retained.get(name)
+            message = node.retained.get(name)
             log = (
                 []
-                if found is None
-                else [describe_message(found.qos, found.ref, len(found.payload))]
+                if message is None
+                else [describe_message(message.qos, message.ref, len(message.payload))]
             )
             self.fields.append(FieldDifference("message", log, [self.message], self.whole))
         state = node.sessions.peek(name) if self.difference.kind == SESSION else None
         if state is None or self.state is None:
             return
-        for known in FIELDS:
-            ours, theirs = known.items(state), self._wanted[known.name]
+        for part in FIELDS:
+            ours, theirs = part.items(state), self._wanted[part.name]
             if ours != theirs:
-                only = [known.show(one, node.jumped_ms) for one in ours if one not in theirs]
-                other = [known.show(one, node.jumped_ms) for one in theirs if one not in ours]
-                self.fields.append(
-                    FieldDifference(known.name, only, other, self._trails[known.name])
-                )
+                only = [part.show(item, node.jumped_ms) for item in ours if item not in theirs]
+                other = [part.show(item, node.jumped_ms) for item in theirs if item not in ours]
+                self.fields.append(FieldDifference(part.name, only, other, self._trails[part.name]))
         if self.pending is not None and (pending := pending_of(node, name)) != self.pending:
             ours, theirs = (
                 [display.count_of(counted[0], "message")] for counted in (pending, self.pending)
@@ -169,13 +167,13 @@ class Divergence:
 _PENDING = "retained after PUBREL"
 
 
-def digest_of(node: NodeState, one: Difference) -> int | None:
+def digest_of(node: NodeState, difference: Difference) -> int | None:
     """Return the digest of a difference's session or topic in the fold."""
-    if one.kind == RETAINED:
-        message = node.retained.get(one.name)
+    if difference.kind == RETAINED:
+        message = node.retained.get(difference.name)
         return None if message is None else digest_number(retained_digest(message))
-    found = session_digest(node, one.name, pending=one.where == "broker")
-    return None if found is None else digest_number(found)
+    digest = session_digest(node, difference.name, pending=difference.where == "broker")
+    return None if digest is None else digest_number(digest)
 
 
 async def find_divergences(
@@ -187,15 +185,20 @@ async def find_divergences(
     """
     sessions: dict[str, list[Divergence]] = {}
     topics: dict[str, list[Divergence]] = {}
-    for one in divergences:
-        table = {SESSION: sessions, RETAINED: topics}.get(one.difference.kind)
+    for divergence in divergences:
+        table = {SESSION: sessions, RETAINED: topics}.get(divergence.difference.kind)
         if table is not None:
-            one.prepare()
-            table.setdefault(one.difference.name, []).append(one)
+            divergence.prepare()
+            table.setdefault(divergence.difference.name, []).append(divergence)
     if not sessions and not topics:
         return
-    everything = [one for table in (sessions, topics) for some in table.values() for one in some]
-    everything.sort(key=lambda one: one.limit, reverse=True)
+    everything = [
+        divergence
+        for table in (sessions, topics)
+        for divergences_of in table.values()
+        for divergence in divergences_of
+    ]
+    everything.sort(key=lambda divergence: divergence.limit, reverse=True)
     node = NodeState(source.begin)
     touched: dict[str, Position] = {}
     node.retained.dirty = touched
@@ -212,14 +215,14 @@ async def find_divergences(
                 while everything and everything[-1].limit <= at:
                     everything.pop().close(node)
                 apply(node, event, at, record)
-                for one in sessions.get(name, ()) if name is not None else ():
-                    one.after(node, at)
+                for divergence in sessions.get(name, ()) if name is not None else ():
+                    divergence.after(node, at)
                 for topic in touched:
-                    for one in topics.get(topic, ()):
-                        one.after(node, at)
+                    for divergence in topics.get(topic, ()):
+                        divergence.after(node, at)
                 touched.clear()
         if len(node.sessions.live) > crowd:
             freeze_offline(node, position(turn[-1].sequence + 1, 0))
             crowd = max(_FREEZE_ABOVE, 2 * len(node.sessions.live))
-    for one in everything:
-        one.close(node)
+    for divergence in everything:
+        divergence.close(node)

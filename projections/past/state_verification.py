@@ -61,8 +61,8 @@ class VerificationOutcome:
     @property
     def first(self) -> Position | None:
         """The first position at which anything diverges; None if none is known."""
-        known = (one.trail.parts_at for one in self.divergences)
-        return min((at for at in known if at is not None), default=None)
+        places = (divergence.trail.parts_at for divergence in self.divergences)
+        return min((at for at in places if at is not None), default=None)
 
 
 class StateVerification:
@@ -100,11 +100,11 @@ class StateVerification:
             outcome.said, checks = await self._ask(self._broker)
             last = await self._broker.until_stored(outcome.said.end)
         reader = self._reader
-        found = await (reader.all() if self._only is None else reader.one(self._only))
-        outcome.found = found
+        stored = await (reader.all() if self._only is None else reader.one(self._only))
+        outcome.found = stored
         last = max(last, (await self._source.bounds())[1])
         comparison = Comparison(self._source, checks, self._only, self._progress)
-        differences = await self._compare(comparison, found, last)
+        differences = await self._compare(comparison, stored, last)
         outcome.doubts = list(comparison.node.proof.doubts)
         if self._source.unproven is not None:
             outcome.doubts.append(unproven_end(self._source.unproven))
@@ -118,23 +118,23 @@ class StateVerification:
 
     async def _ask(self, broker: LiveStateSource) -> tuple[LiveState, list[Check]]:
         if self._only is None:
-            said = await broker.all()
-            return said, broker_checks(said)
-        told = await broker.session(self._only)
-        page = LivePage(told.bound, {self._only: told.digest}, {})
-        said = LiveState(self._node, told.bound, [page], int(told.digest is not None))
-        return said, [page_check(page)]
+            live = await broker.all()
+            return live, broker_checks(live)
+        session = await broker.session(self._only)
+        page = LivePage(session.bound, {self._only: session.digest}, {})
+        live = LiveState(self._node, session.bound, [page], int(session.digest is not None))
+        return live, [page_check(page)]
 
     async def _compare(
-        self, comparison: Comparison, found: StoredProjections, last: int
+        self, comparison: Comparison, stored: StoredProjections, last: int
     ) -> list[Difference]:
-        own = projection_checks(found, comparison, last, self._only)
+        own = projection_checks(stored, comparison, last, self._only)
         comparison.add([Check(each.bound, each.look) for each in own])
-        if found.mark is not None:
-            comparison.on_record = mark_checker(found.mark)
+        if stored.mark is not None:
+            comparison.on_record = mark_checker(stored.mark)
         differences = await comparison.run(last)
-        differences += [one for check in own for one in check.open.values()]
-        too_far = beyond(found, last)
+        differences += [difference for check in own for difference in check.open.values()]
+        too_far = beyond(stored, last)
         if too_far is not None:
             differences.append(too_far)
         return differences
@@ -146,47 +146,61 @@ class StateVerification:
             raise NotFound(f"no session {name(self._only or '')}")
 
     async def _origins(self, differences: Iterable[Difference], last: int) -> list[Divergence]:
-        divergences = [await self._divergence(one) for one in differences]
-        bound = max((one.bound for one in divergences if one.difference.where == BROKER), default=0)
+        divergences = [await self._divergence(difference) for difference in differences]
+        bound = max(
+            (
+                divergence.bound
+                for divergence in divergences
+                if divergence.difference.where == BROKER
+            ),
+            default=0,
+        )
         if self._broker is not None and bound:
             last = max(last, await self._broker.until_stored(bound))
         await find_divergences(self._source, divergences, last, self._progress)
-        found = [one for one in divergences if not one.settled]
-        found.sort(key=lambda one: (one.trail.parts_at is None, one.trail.parts_at or 0))
-        return found
-
-    async def _divergence(self, one: Difference) -> Divergence:
-        """Return a difference with the state of the other side, if it is still available."""
-        if one.kind == MARK:
-            divergence = Divergence(one, one.bound)
-            divergence.whole.parts_at = one.bound
-            return divergence
-        if one.other is None:
-            return Divergence(one, one.bound)
-        if one.where == PROJECTIONS:
-            return await self._of_projections(one)
-        if self._broker is None:
-            return Divergence(one, one.bound)
-        if one.kind == RETAINED:
-            bound, said = await self._broker.retained(one.name)
-            shown = (
-                None if said is None else describe_message(said["qos"], said["ref"], said["size"])
+        parted = [divergence for divergence in divergences if not divergence.settled]
+        parted.sort(
+            key=lambda divergence: (
+                divergence.trail.parts_at is None,
+                divergence.trail.parts_at or 0,
             )
-            return Divergence(one, bound, message=shown)
-        told = await self._broker.session(one.name)
-        if told.state is None:
-            return Divergence(one, one.bound)
-        return Divergence(one, told.bound, told.state, told.pending)
+        )
+        return parted
 
-    async def _of_projections(self, one: Difference) -> Divergence:
-        if one.kind == RETAINED:
-            found = await self._reader.message(one.name)
-            if found is None:
-                return Divergence(one, one.bound)
-            shown = describe_message(found.qos, found.ref, len(found.payload))
-            return Divergence(one, one.bound, message=shown)
-        held = self._reader.found.sessions.get(one.name)
+    async def _divergence(self, difference: Difference) -> Divergence:
+        """Return a difference with the state of the other side, if it is still available."""
+        if difference.kind == MARK:
+            divergence = Divergence(difference, difference.bound)
+            divergence.whole.parts_at = difference.bound
+            return divergence
+        if difference.other is None:
+            return Divergence(difference, difference.bound)
+        if difference.where == PROJECTIONS:
+            return await self._of_projections(difference)
+        if self._broker is None:
+            return Divergence(difference, difference.bound)
+        if difference.kind == RETAINED:
+            bound, message = await self._broker.retained(difference.name)
+            shown = (
+                None
+                if message is None
+                else describe_message(message["qos"], message["ref"], message["size"])
+            )
+            return Divergence(difference, bound, message=shown)
+        session = await self._broker.session(difference.name)
+        if session.state is None:
+            return Divergence(difference, difference.bound)
+        return Divergence(difference, session.bound, session.state, session.pending)
+
+    async def _of_projections(self, difference: Difference) -> Divergence:
+        if difference.kind == RETAINED:
+            message = await self._reader.message(difference.name)
+            if message is None:
+                return Divergence(difference, difference.bound)
+            shown = describe_message(message.qos, message.ref, len(message.payload))
+            return Divergence(difference, difference.bound, message=shown)
+        held = self._reader.found.sessions.get(difference.name)
         if held is None:
-            return Divergence(one, one.bound)
-        version, state = await self._reader.session(one.name)
-        return Divergence(one, one.bound, state if version == held.version else None)
+            return Divergence(difference, difference.bound)
+        version, state = await self._reader.session(difference.name)
+        return Divergence(difference, difference.bound, state if version == held.version else None)

@@ -99,9 +99,9 @@ def archive(
     logs = run_sync(plan_archive(log.options, directory))
     archived: list[ArchiveExtent] = []
     problems: list[FoldmqError] = []
-    for one in logs:
+    for log_plan in logs:
         try:
-            archived.append(archive_one(log.spark, one, committed, batch_bytes))
+            archived.append(archive_one(log.spark, log_plan, committed, batch_bytes))
         except FoldmqError as error:
             problems.append(error)
     if problems:
@@ -111,7 +111,7 @@ def archive(
 
 def archive_one(
     spark: SparkSession,
-    one: PendingArchive,
+    log_plan: PendingArchive,
     committed: Callable[[ArchiveExtent], None] | None = None,
     batch_bytes: int = BATCH_BYTES,
 ) -> ArchiveExtent:
@@ -119,14 +119,14 @@ def archive_one(
 
     An error of Spark is raised as the foldmq error that explains it, if Spark still works.
     """
-    if one.problem is not None:
-        raise one.problem
-    with translate_errors(), open_archive(one) as writer:
-        log = check_same_log(one.access, one.stream, writer)
+    if log_plan.problem is not None:
+        raise log_plan.problem
+    with translate_errors(), open_archive(log_plan) as writer:
+        log = check_same_log(log_plan.access, log_plan.stream, writer)
         if log.last > writer.ledger.last:
             job = _Job(spark, writer, committed, batch_bytes)
             try:
-                job.run(one, max(writer.ledger.last, log.first - 1))
+                job.run(log_plan, max(writer.ledger.last, log.first - 1))
             finally:
                 job.end()
         return writer.outcome
@@ -150,14 +150,14 @@ class _Job:
         self._working = threading.Lock()
         self._ended = False
 
-    def run(self, one: PendingArchive, behind: int) -> None:
+    def run(self, log_plan: PendingArchive, behind: int) -> None:
         """Archive all current records of the log behind a record, batch by batch."""
         register(self._spark)
         stream = (
             self._spark.readStream.format("foldmq")
-            .options(**one.access.options)
-            .options(stream=one.stream, rows="records", columns=_COLUMNS)
-            .options(startingOffsets=json.dumps({one.stream: behind + 1}))
+            .options(**log_plan.access.options)
+            .options(stream=log_plan.stream, rows="records", columns=_COLUMNS)
+            .options(startingOffsets=json.dumps({log_plan.stream: behind + 1}))
             .options(maxBytesPerTrigger=self._batch_bytes)
             .load()
         )
@@ -253,8 +253,10 @@ def _look_through(spark: SparkSession, folder: Directory, names: list[str]) -> l
     """Check the files record by record, several of them in Spark's workers."""
     if len(names) <= 1:
         return [run for name in names for run in check_file(folder, name)]
-    some = min(len(names), spark.sparkContext.defaultParallelism)
-    files = spark.createDataFrame([(name,) for name in names], "name string").repartition(some)
+    partitions = min(len(names), spark.sparkContext.defaultParallelism)
+    files = spark.createDataFrame([(name,) for name in names], "name string").repartition(
+        partitions
+    )
     check = partial(_runs, folder)
     return [RecordRun(*row) for row in files.mapInArrow(check, _RUNS_DDL).collect()]
 

@@ -77,20 +77,20 @@ class PendingArchive:
         return self.last - max(self.archived, self.first - 1)
 
 
-def archived_extent(one: PendingArchive) -> ArchiveExtent:
+def archived_extent(log_plan: PendingArchive) -> ArchiveExtent:
     """Return the extent of an archived log without new records; raises as adding does."""
-    if one.problem is not None:
-        raise one.problem
-    with open_archive(one) as writer:
-        check_same_log(one.access, one.stream, writer)
+    if log_plan.problem is not None:
+        raise log_plan.problem
+    with open_archive(log_plan) as writer:
+        check_same_log(log_plan.access, log_plan.stream, writer)
         return writer.outcome
 
 
-def open_archive(one: PendingArchive) -> AbstractContextManager[ArchiveWriter]:
+def open_archive(log_plan: PendingArchive) -> AbstractContextManager[ArchiveWriter]:
     """Open the part of an archive that belongs to a log; raises as the functions that do it."""
-    if isinstance(one.archive, Directory):
-        return open_store_writer(one.archive, one.stream, one.node)
-    return open_writer(one.archive, one.stream, one.node)
+    if isinstance(log_plan.archive, Directory):
+        return open_store_writer(log_plan.archive, log_plan.stream, log_plan.node)
+    return open_writer(log_plan.archive, log_plan.stream, log_plan.node)
 
 
 def node_folder(stream: str) -> str:
@@ -104,15 +104,17 @@ async def plan_archive(options: Mapping[str, str], directory: str) -> list[Pendi
     Raises BadOption, NoLog or NatsUnavailable; an error in one of the logs, or in its part of the
     archive, is its ``problem``.
     """
-    wanted = replace(SourceOptions.read(options), archive=None)
-    archive, access = archive_place(directory), wanted.access
+    source = replace(SourceOptions.read(options), archive=None)
+    archive, access = archive_place(directory), source.access
     if access is None:
         raise BadOption("an archive is made of logs in NATS: give option nats")
     client = await access.open()
     try:
-        found = await find_in_nats(client, access, wanted.streams)
-        logs = join_with_archive(wanted, found, [])
-        return [await _compared(client, access, one, archive) for one in found if one in logs]
+        stored_logs = await find_in_nats(client, access, source.streams)
+        logs = join_with_archive(source, stored_logs, [])
+        return [
+            await _compared(client, access, part, archive) for part in stored_logs if part in logs
+        ]
     finally:
         await disconnect(client)
 
@@ -169,13 +171,13 @@ async def _same(access: NatsAccess, stream: str, writer: ArchiveWriter) -> NatsL
 async def _compared(
     client: Client, access: NatsAccess, stored: NatsLog, archive: Path | Directory
 ) -> PendingArchive:
-    one = PendingArchive(access, stored.stream, archive, 0, stored.first, stored.last)
+    log_plan = PendingArchive(access, stored.stream, archive, 0, stored.first, stored.last)
     try:
-        ledger = ledger_of(one.folder) or Ledger(stored.stream)
-        now = await _checked(client, access, stored.stream, one.folder, ledger)
+        ledger = ledger_of(log_plan.folder) or Ledger(stored.stream)
+        now = await _checked(client, access, stored.stream, log_plan.folder, ledger)
     except FoldmqError as error:
-        return replace(one, problem=error)
-    return replace(one, archived=ledger.last, first=now.first, last=now.last)
+        return replace(log_plan, problem=error)
+    return replace(log_plan, archived=ledger.last, first=now.first, last=now.last)
 
 
 async def _checked(

@@ -49,28 +49,30 @@ class FactRange:
 
 def plan_facts(options: SourceOptions) -> list[list[FactRange]]:
     """Return the ranges that each task reads: large logs in parts, small ones together."""
-    found = plan_ranges(find_logs(options), options, PushedFilters())
-    nodes = nodes_of(one.stored for one in found)
-    pieces = split_ranges(found, options.partitions)
-    large = {one.stored.stream for one in pieces if one.first > one.stored.first}
-    lengths = {one.stored.stream: _interval_ms(one) for one in found if one.stored.stream in large}
+    ranges = plan_ranges(find_logs(options), options, PushedFilters())
+    nodes = nodes_of(part.stored for part in ranges)
+    pieces = split_ranges(ranges, options.partitions)
+    large = {piece.stored.stream for piece in pieces if piece.first > piece.stored.first}
+    lengths = {
+        part.stored.stream: _interval_ms(part) for part in ranges if part.stored.stream in large
+    }
     return [
         [
-            FactRange(one, nodes[one.stored.stream], lengths.get(one.stored.stream, MIN_MS))
-            for one in some
+            FactRange(piece, nodes[piece.stored.stream], lengths.get(piece.stored.stream, MIN_MS))
+            for piece in group
         ]
-        for some in group_ranges(pieces, options.partitions)
+        for group in group_ranges(pieces, options.partitions)
     ]
 
 
-def _interval_ms(found: RecordRange) -> int:
+def _interval_ms(records: RecordRange) -> int:
     """Return the interval length for a log that is read in parts.
 
     It keeps the number of intervals of all parts together small.
     """
-    times = RecordTimes(found.stored)
+    times = RecordTimes(records.stored)
     try:
-        return interval_ms(times.of(found.first), times.of(found.last))
+        return interval_ms(times.of(records.first), times.of(records.last))
     except CorruptLog:  # reported by the task that reads it
         return MIN_MS
 
@@ -83,7 +85,7 @@ def facts_in(part: FactRange) -> Iterator[FactChunk]:
     stored = part.range.stored
     with name_log_in_errors(stored.stream), reduce_collections():
         scan = FactScan(part.node, part.range.until, part.interval_ms)
-        for found in RecordChecker(part.range, decode_record, strict=False).records():
-            scan.take(found)
+        for record in RecordChecker(part.range, decode_record, strict=False).records():
+            scan.take(record)
             yield from scan.facts.full()
         yield from scan.finish()

@@ -78,7 +78,7 @@ def _ddl(kind: pa.DataType) -> str:
     if pa.types.is_list(kind):
         return f"array<{_ddl(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'`{one.name}`: {_ddl(one.type)}' for one in kind)}>"
+        return f"struct<{', '.join(f'`{member.name}`: {_ddl(member.type)}' for member in kind)}>"
     return _NAMES[kind]
 
 
@@ -87,13 +87,13 @@ DDL: Final = ddl(SCHEMA)
 
 def arrow_batches_of(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield rows as batches; texts and payloads count towards the maximum size of a batch."""
-    some: list[dict[str, Any]] = []
+    batch: list[dict[str, Any]] = []
     size = 0
     for row in rows:
-        some.append(row)
+        batch.append(row)
         size += sum(len(value) for value in row.values() if isinstance(value, (str, bytes)))
-        if len(some) >= _MAX_ROWS or size >= _MAX_BYTES:
-            yield pa.RecordBatch.from_pylist(some, schema)
-            some, size = [], 0
-    if some:
-        yield pa.RecordBatch.from_pylist(some, schema)
+        if len(batch) >= _MAX_ROWS or size >= _MAX_BYTES:
+            yield pa.RecordBatch.from_pylist(batch, schema)
+            batch, size = [], 0
+    if batch:
+        yield pa.RecordBatch.from_pylist(batch, schema)

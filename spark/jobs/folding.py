@@ -7,18 +7,17 @@ in the broker folds them. One state is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import orjson
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from eventstore.errors import CorruptLog
-from eventstore.format.event_parsing import Event, UnreadableEvent, parse_event
+from eventstore.format.event_parsing import UnreadableEvent, parse_event
 from eventstore.format.events import SessionExpired
 from eventstore.format.fast_parse import parse_frequent
 from eventstore.format.node_events import RetainedSnapshot, SessionSnapshot
@@ -42,6 +41,10 @@ _COLUMNS: Final = ("node", "session", "position", "steady_ms", "time_ms")
 _CONTRADICTIONS: Final = (ValueError, KeyError, IndexError, TypeError, AttributeError)
 
 
+Row: TypeAlias = tuple[Any, ...]
+"""Node, session, position, steady time, time, JSON and payload of an event."""
+
+
 def fold_sessions(
     log: Log,
     begin: StateStarts,
@@ -57,46 +60,61 @@ def fold_sessions(
     UnreadableEvent if events contradict each other or cannot be read.
     """
     run = partial(_folded, begin=begin, rows_of=rows_of, schema=schema, clock=clock)
-    return sorted_by_session(session_events(log, begin)).mapInArrow(run, ddl(schema))
+    by_session = (
+        _session_events(log, begin)
+        .repartition("node", "session")
+        .sortWithinPartitions(
+            F.xxhash64("node", "session"),  # one number distinguishes most sessions
+            *("node", "session", "position"),
+        )
+    )
+    return by_session.mapInArrow(run, ddl(schema))
 
 
-def session_events(log: Log, begin: StateStarts) -> DataFrame:
-    """Return the events that sessions are folded from.
+def _session_events(log: Log, begin: StateStarts) -> DataFrame:
+    """Return the events that sessions are folded from, as ``Row``.
 
-    Columns: node, session, position, steady_ms, time_ms, json, payload (only where it is needed).
+    The payload is there only where it is needed.
     """
     kind = F.col("type")
     repeated = kind.isin("SessionSnapshot", "RetainedSnapshot")
-    found = (
+    events = (
         log.only(types=TYPES)
         .events(*_COLUMNS, "type", "json", "payload")
         .where(F.col("session").isNotNull() & (~repeated | begin.repeated()))
     )
-    payload = F.when(_looked_at(), F.col("payload")).alias("payload")
-    return found.select(*_COLUMNS, "json", payload)
+    payload = F.when(_is_retained_at_release(), F.col("payload")).alias("payload")
+    return events.select(*_COLUMNS, "json", payload)
 
 
-def _looked_at() -> Column:
-    """Return a column: whether the payload of an event is needed (retained at QoS 2, or a will).
+def _is_retained_at_release() -> Column:
+    """Return a column: whether an event may be of messages that are retained with their PUBREL.
 
     JSON is not parsed for it: that of the log has no white space, and no text in it contains an
     unescaped quote.
     """
     kind, text = F.col("type"), F.col("json")
-    retained = text.contains('"retain":true') & text.contains('"qos":2')
-    published = (kind == "MessagePublished") & (retained | text.contains('"will":true'))
-    return published | kind.isin("RetainedSnapshot", "WillArmed")
+    published = text.contains('"retain":true') & text.contains('"qos":2')
+    return (kind == "RetainedSnapshot") | ((kind == "MessagePublished") & published)
 
 
-def fold_session(group: SessionGroup, whole: Position, *, clock: bool = False) -> SessionFold:
-    """Fold the rows of one session. Raises CorruptLog, UnreadableEvent."""
-    folded = SessionFold(group.session, whole)
-    for node, _, at, steady_ms, time_ms, text, payload in group.rows:
-        with report_contradictions(node, at):
-            event = parse_event_json(text, node, at)
+def fold_session(
+    session: str, rows: Iterable[Row], whole: Position, *, clock: bool = False
+) -> SessionFold:
+    """Fold the events of one session. Raises CorruptLog, UnreadableEvent."""
+    folded = SessionFold(session, whole)
+    for node, _, at, steady_ms, time_ms, text, payload in rows:
+        try:
+            raw = orjson.loads(text)
+            event = parse_frequent(raw) or parse_event(raw)
             folded.take(event, at, time_ms if clock else steady_ms, payload)
             if clock and isinstance(event, SessionSnapshot) and event.last:
                 _shift(folded.state, time_ms - steady_ms)
+        except UnreadableEvent as error:
+            raise type(error)(f"node {node}, position {format_position(at)}: {error}") from None
+        except _CONTRADICTIONS as error:
+            what = f"of node {node} holds an event that does not fit: {type(error).__name__}"
+            raise CorruptLog(sequence_of(at), what) from error
     return folded
 
 
@@ -112,76 +130,20 @@ def _shift(state: SessionState | None, jumped_ms: int) -> None:
             held.replay.reached_ms += jumped_ms
 
 
-@contextmanager
-def report_contradictions(node: str, at: Position) -> Iterator[None]:
-    """Raise CorruptLog if the fold fails on an event that contradicts the state."""
-    try:
-        yield
-    except _CONTRADICTIONS as error:
-        what = f"of node {node} holds an event that does not fit: {type(error).__name__}"
-        raise CorruptLog(sequence_of(at), what) from error
-
-
-def parse_event_json(text: str, node: str, at: Position) -> Event:
-    """Return the event of a column ``json``. Raises UnreadableEvent, naming its place."""
-    try:
-        raw = orjson.loads(text)
-        return parse_frequent(raw) or parse_event(raw)
-    except UnreadableEvent as error:
-        raise type(error)(f"node {node}, position {format_position(at)}: {error}") from None
-
-
 def _folded(
-    found: Iterable[pa.RecordBatch],
+    batches: Iterable[pa.RecordBatch],
     *,
     begin: StateStarts,
     rows_of: Callable[[str, SessionFold], Iterable[dict[str, Any]]],
     schema: pa.Schema,
     clock: bool,
 ) -> Iterator[pa.RecordBatch]:
+    events = chain.from_iterable(
+        zip(*(column.to_pylist() for column in batch.columns), strict=True) for batch in batches
+    )
     rows = (
         row
-        for group in group_by_session(found)
-        for row in rows_of(group.node, fold_session(group, begin.of(group.node), clock=clock))
+        for (node, session), group in groupby(events, itemgetter(0, 1))
+        for row in rows_of(node, fold_session(session, group, begin.of(node), clock=clock))
     )
     yield from marked_iterator(arrow_batches_of(rows, schema))
-
-
-Row: TypeAlias = tuple[Any, ...]
-
-_KEY = itemgetter(0, 1)
-
-
-class SessionGroup(NamedTuple):
-    """The rows of a session; iterate them before taking the next group."""
-
-    node: str
-    session: str
-    rows: Iterator[Row]
-    """All columns, including node and session."""
-
-
-def sorted_by_session(rows: DataFrame, *then: str) -> DataFrame:
-    """Sort rows by session, and within each session by position.
-
-    The first columns are node and session; there is one named position. ``then`` are columns that
-    order rows of the same position.
-    """
-    return rows.repartition("node", "session").sortWithinPartitions(
-        F.xxhash64("node", "session"),  # one number distinguishes most sessions
-        "node",
-        "session",
-        "position",
-        *then,
-    )
-
-
-def group_by_session(batches: Iterable[pa.RecordBatch]) -> Iterator[SessionGroup]:
-    """Yield the sessions in batches of rows sorted by session."""
-    rows = chain.from_iterable(map(_rows, batches))
-    for (node, session), some in groupby(rows, _KEY):
-        yield SessionGroup(node, session, some)
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    return zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -61,8 +61,8 @@ class ReadLog(NamedTuple):
                 following += 1
             self._require(last + 1, following)
 
-    def _require(self, found: int, sequence: int) -> None:
-        if found != sequence:
+    def _require(self, received: int, sequence: int) -> None:
+        if received != sequence:
             raise self.stored.explain(sequence) or CorruptLog(sequence, "is missing")
 
 
@@ -71,11 +71,11 @@ def readable(log: Log) -> dict[str, ReadLog]:
     whole = Log(log.session, whole_options(log.options))
     ranges = whole.ranges()
     # What was taken until then was there before, so it is within the ends that are read now.
-    ends = {one.stored.stream: one.stored.last for one in whole.ranges()}
-    nodes = nodes_of(one.stored for one in ranges)
+    ends = {part.stored.stream: part.stored.last for part in whole.ranges()}
+    nodes = nodes_of(part.stored for part in ranges)
     return {
-        nodes[one.stored.stream]: ReadLog(one.stored, one.last, ends[one.stored.stream])
-        for one in ranges
+        nodes[part.stored.stream]: ReadLog(part.stored, part.last, ends[part.stored.stream])
+        for part in ranges
     }
 
 
@@ -85,10 +85,10 @@ def compare_logs(log: str, logs: Mapping[str, ReadLog]) -> ComparedLog:
     The logs are read side by side, with bounded memory. Raises the errors of reading a log.
     """
     result = ComparedLog(log)
-    ends = {name: one.ends for name, one in logs.items()}
+    ends = {name: read_log.ends for name, read_log in logs.items()}
     with reduce_collections():
-        found = run_sync(audit_exchange(log, logs, result.add, ends=ends))
-    result.due, result.compared, result.ends = found.due, found.compared, list(found.ends)
+        audited = run_sync(audit_exchange(log, logs, result.add, ends=ends))
+    result.due, result.compared, result.ends = audited.due, audited.compared, list(audited.ends)
     return result
 
 
@@ -97,10 +97,10 @@ def compare_in_spark(
 ) -> Iterator[ComparedLog]:
     """Yield the results for all logs of brokers, each compared by a task of Spark."""
     pairs = [(number, log) for number, logs in enumerate(brokers) for log in logs]
-    wanted = [(place, *pair) for place, pair in enumerate(pairs)]
+    rows_to_compare = [(place, *pair) for place, pair in enumerate(pairs)]
     rows = (
-        spark.createDataFrame(wanted, "place int, broker int, log string")
-        .repartitionByRange(len(wanted), "place")
+        spark.createDataFrame(rows_to_compare, "place int, broker int, log string")
+        .repartitionByRange(len(rows_to_compare), "place")
         .mapInArrow(partial(_compare, brokers), _DDL)
         .collect()
     )
@@ -116,20 +116,20 @@ def _compare(
     with mark_errors():
         for batch in batches:
             columns = (batch.column(name).to_pylist() for name in ("broker", "log"))
-            found = [
+            compared = [
                 compare_logs(log, brokers[number]) for number, log in zip(*columns, strict=True)
             ]
-            data = [json.dumps(_values(one)) for one in found]
+            data = [json.dumps(_values(result)) for result in compared]
             yield pa.RecordBatch.from_arrays([pa.array(data, pa.string())], list(_COLUMNS))
 
 
-def _values(one: ComparedLog) -> list[Any]:
-    return [one.log, one.due, one.compared, one.ends, one.violations, one.counts]
+def _values(log: ComparedLog) -> list[Any]:
+    return [log.log, log.due, log.compared, log.ends, log.violations, log.counts]
 
 
 def _read(values: list[Any]) -> ComparedLog:
     log, due, compared, ends, violations, counts = values
     return ComparedLog(
-        *(log, due, compared, [FollowedEnd(*one) for one in ends]),
-        *([Violation(*one) for one in violations], Counter(counts)),
+        *(log, due, compared, [FollowedEnd(*followed) for followed in ends]),
+        *([Violation(*violation) for violation in violations], Counter(counts)),
     )

@@ -65,14 +65,16 @@ def audit(
     claims: Iterable[StateClaim] | DataFrame | None = None,
     *,
     cluster: bool = True,
+    recovery: bool = False,
     progress: Callable[[str], object] | None = None,
     local: LocalLimits = SMALL,
 ) -> Outcome:
     """Check all guarantees over whole logs, and claims about their state; return the outcome.
 
     ``cluster``: several nodes form one cluster, so that a session may belong to one of them at a
-    time. ``progress`` is called with the next step, in a few words. Logs within ``local`` are read
-    and audited in the memory of this process, without Spark.
+    time. ``recovery``: the outcome says what brokers recovered at their last start. ``progress`` is
+    called with the next step, in a few words. Logs within ``local`` are read and audited in the
+    memory of this process, without Spark.
 
     The log is read once, up to its current end; derived data is kept on the disks of Spark until
     this returns. Raises the errors of reading a log (see
@@ -81,22 +83,24 @@ def audit(
     """
     began = time.monotonic()
     tell = progress or _silent
-    told = _in_memory(claims)
-    if told is not None:
-        check_claimed_nodes({one.node for one in told}, log.bounds())
+    listed_claims = _in_memory(claims)
+    if listed_claims is not None:
+        check_claimed_nodes({claim.node for claim in listed_claims}, log.bounds())
     tell("reading the log")
     ranges = log.ranges()
     size = sum(map(bytes_of, ranges))
 
     def compare(brokers: Sequence[BrokerLogs]) -> Iterable[ComparedLog]:
         logs = readable(log)
-        sets = [{name: logs[name] for name in one.names} for one in brokers]
+        sets = [{name: logs[name] for name in broker.names} for broker in brokers]
         if here:
-            return [compare_logs(name, some) for some in sets for name in some]
+            return [compare_logs(name, broker_logs) for broker_logs in sets for name in broker_logs]
         return compare_in_spark(log.spark, sets)
 
     def outcome(facts: Facts) -> Outcome:
-        engine = AuditEngine(told, cluster=cluster, compare=compare, progress=tell)
+        engine = AuditEngine(
+            listed_claims, cluster=cluster, recovery=recovery, compare=compare, progress=tell
+        )
         return replace(engine.outcome(facts), seconds=time.monotonic() - began)
 
     here = size <= local.log_bytes

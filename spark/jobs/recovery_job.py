@@ -3,101 +3,44 @@
 Everything that was acknowledged or in flight is in the log before the last ``BrokerStarted``. The
 log from there on must continue it: the chain is intact, connections end and their wills are
 published once, sessions are resumed in their former state, packets are sent again under their old
-identifiers. With claims of the running broker its memory is compared as well, both ways.
+identifiers. These are rules of the audit. With claims of the running broker its memory is compared
+as well, both ways.
 """
 
-import json
+import re
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-import pyarrow as pa
-from pyspark import StorageLevel
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
-
-from eventstore.display import name as shown
-from eventstore.format.positions import Position, index_of, position, sequence_of
 from projections.audit.audit_outcome import (
     BROKER,
-    MAX_VIOLATIONS,
     ClaimsCompared,
+    NodeRecovery,
+    Outcome,
     StateClaim,
 )
 from projections.audit.rule_table import Rule, Violation
-from projections.log_proof import Doubt, LogProof, proven_spans
-from spark.jobs.fact_schema import arrow_batches_of, ddl
-from spark.jobs.folding import (
-    SessionGroup,
-    group_by_session,
-    parse_event_json,
-    report_contradictions,
-    session_events,
-    sorted_by_session,
-)
 from spark.jobs.pipeline import audit
-from spark.jobs.session_check import SessionRecovery
-from spark.jobs.state_start import StateStarts, state_starts
-from spark.runtime.marked_errors import BadOption, marked_iterator
-from spark.tables.log import Log, LogBounds
+from spark.jobs.state_start import state_starts
+from spark.runtime.marked_errors import BadOption
+from spark.tables.log import Log
 from spark.tables.node_names import check_claimed_nodes
 
 RECOVERY: Final = "recovery"
-"""The rule for all duties of a restarted broker."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerStart:
-    """The last start of a node's broker."""
-
-    at: Position
-    """Position of its BrokerStarted."""
-    time_ms: int
-    crashed: bool
-    """The previous broker ended without a clean shutdown, as far as the log proves it."""
-    interrupted: bool
-    """It ended while it wrote a turn: the written part is void."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRecovery:
-    """The state that a node's broker recovered at its start."""
-
-    node: str
-    start: BrokerStart | None
-    """None: the log contains no start."""
-    sessions: int = 0
-    """Number of sessions; the numbers below refer to these."""
-    connected: int = 0
-    """Sessions whose connections ended with the previous broker."""
-    clean: int = 0
-    """Sessions that ended with their connections."""
-    wills: int = 0
-    """Wills published since their connections ended."""
-    inflight: int = 0
-    """Deliveries without PUBACK or PUBREC, kept with their packet identifiers."""
-    releasing: int = 0
-    """Deliveries without PUBCOMP."""
-    inbound: int = 0
-    """QoS 2 messages of clients without PUBREL."""
-    queued: int = 0
-    """Messages in queues."""
-    resumed: int = 0
-    """Sessions resumed by their clients since, in their former state."""
-    begins_ms: int = 0
-    """Time of the first record of the log; 0: it has none."""
-    ends_ms: int = 0
-    """Time of the last record."""
-    doubts: tuple[Doubt, ...] = ()
-    """The parts of the log about which nothing can be said."""
-
-    @property
-    def proven(self) -> list[tuple[int, int]]:
-        """The other parts of the log, in Unix milliseconds."""
-        spans = proven_spans(self.begins_ms, self.ends_ms, self.doubts)
-        return spans if self.ends_ms else []
+"""The rule for all duties of a restarted broker towards a session."""
+_DUTIES: Final = frozenset(
+    {
+        Rule.SESSION, Rule.OWNERSHIP, Rule.WILL, Rule.ORDER, Rule.ACKNOWLEDGEMENT, Rule.QUEUE,
+        Rule.PACKET_ID_REUSE, Rule.NO_SUBSCRIPTION, Rule.DELIVERED_TWICE,
+    }
+)  # fmt: skip
+"""The rules about what a session continues, and how."""
+_OF_LOGS: Final = frozenset({Rule.CHAIN, Rule.TURN, Rule.EVENT, Rule.STATE})
+"""The rules without which nothing can be said about the others, and that of claims."""
+_NOTES: Final = re.compile(" claims about | given up, ")
+"""What the notes are about that limit the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +49,7 @@ class RecoveryOutcome:
 
     nodes: tuple[NodeRecovery, ...]
     violations: tuple[Violation, ...]
-    """At most ``MAX_VIOLATIONS``, by node and position."""
+    """At most ``MAX_VIOLATIONS`` of each rule, by node and position."""
     counts: Mapping[str, int]
     """Rule -> number of violations."""
     compared: tuple[ClaimsCompared, ...]
@@ -137,206 +80,39 @@ def recovery_check(
         raise BadOption("a recovery is checked against brokers, not against projections")
     began = time.monotonic()
     pinned = log.pinned()
-    pinned.fit_shuffles()
-    begin = state_starts(pinned)
-    bounds = pinned.bounds()
-    check_claimed_nodes({claim.node for claim in claims}, bounds)
-    tell("looking for the last start")
-    starts, doubts = _starts(pinned)
-    starts, wrong = _look_at_turns(pinned, bounds, starts)
-    tell("folding the sessions")
-    nodes, found, counts = _sessions(pinned, bounds, begin, starts)
-    times = _times(pinned, bounds)
-    nodes = [
-        replace(
-            node,
-            begins_ms=times[node.node][0],
-            ends_ms=times[node.node][1],
-            doubts=tuple(doubts.get(node.node, ())),
-        )
-        for node in nodes
-    ]
-    compared: tuple[ClaimsCompared, ...] = ()
-    notes: tuple[str, ...] = ()
-    if claims:
-        audited = audit(pinned, claims, cluster=False, progress=tell)
-        found += [one for one in audited.violations if one.rule == Rule.STATE]
-        compared = audited.compared
-        notes = tuple(note for note in audited.notes if " claims about " in note)
-        counts.update({one.rule: one.violations for one in audited.rules if one.rule == Rule.STATE})
-    counts.update(one.rule for one in wrong)
-    violations = sorted(wrong + found, key=lambda one: (one.node, one.at, one.session or ""))
+    check_claimed_nodes({claim.node for claim in claims}, pinned.bounds())
+    state_starts(pinned)
+    audited = audit(pinned, claims, cluster=False, recovery=True, progress=tell)
+    violations, counts = _since_starts(audited)
     return RecoveryOutcome(
-        tuple(nodes),
-        tuple(violations[:MAX_VIOLATIONS]),
+        audited.recoveries,
+        tuple(violations),
         counts,
-        compared,
+        audited.compared,
         time.monotonic() - began,
-        notes,
+        tuple(note for note in audited.notes if _NOTES.search(note)),
     )
 
 
-# ------------------------------------------------------------------------------- the start
+def _since_starts(audited: Outcome) -> tuple[list[Violation], Counter[str]]:
+    """Return what is wrong with the logs, or since the last start in each; and the numbers.
 
-
-def _starts(log: Log) -> tuple[dict[str, BrokerStart], dict[str, list[Doubt]]]:
-    """Return the last start of each node that has one in its log, and what is not proven of it."""
-    types = ["BrokerStarted", "BrokerStopped", "LogEndUnproven", "LogSalvaged"]
-    rows = log.only(types=types).entries("node", "position", "time_ms", "type", "json").collect()
-    starts: dict[str, BrokerStart] = {}
-    stopped: dict[str, bool] = {}
-    proofs: dict[str, LogProof] = defaultdict(LogProof)
-    for row in sorted(rows, key=lambda row: row["position"]):
-        node, at, time_ms = row["node"], row["position"], row["time_ms"]
-        if row["type"] == "BrokerStarted":
-            # In a cut log the earlier start may be gone, but not the shutdown behind it.
-            crashed = not stopped.get(node, sequence_of(at) == 1)
-            starts[node] = BrokerStart(at, time_ms, crashed, interrupted=False)
-        if row["type"] in ("BrokerStarted", "BrokerStopped"):
-            stopped[node] = row["type"] == "BrokerStopped"
-        if row["type"] == "LogEndUnproven" and node in starts:  # nothing need have crashed
-            starts[node] = replace(starts[node], crashed=False)
-        event = parse_event_json(row["json"], node, at)
-        proofs[node].take(event, sequence_of(at), time_ms)
-    return starts, {node: proof.doubts for node, proof in proofs.items()}
-
-
-def _times(log: Log, bounds: Mapping[str, LogBounds]) -> dict[str, tuple[int, int]]:
-    """Return the times of the first and the last record of each log; 0 if it has none."""
-    chosen = log.having(stream=",".join(one.stream for one in bounds.values()))
-    first = {one.stream: str(one.first) for one in bounds.values()}
-    last = {one.stream: str(one.last) for one in bounds.values()}
-    ends = [chosen.until(json.dumps(first)), chosen.since(json.dumps(last))]
-    begins, ended = (one.records("node", "time_ms") for one in ends)
-    times = defaultdict(list)
-    for row in begins.union(ended).collect():
-        times[row["node"]].append(row["time_ms"])
-    return {node: (min(times[node], default=0), max(times[node], default=0)) for node in bounds}
-
-
-def _look_at_turns(
-    log: Log, bounds: Mapping[str, LogBounds], starts: Mapping[str, BrokerStart]
-) -> tuple[dict[str, BrokerStart], list[Violation]]:
-    """Check the records around each start: the last one before it, and that of the start.
-
-    Every reader of a log checks that each record continues the one before.
+    All violations of a rule count if an audit found too many to keep their positions.
     """
-    if not starts:
-        return {}, []
-    first, last = {}, {}
-    for node, start in starts.items():
-        if node not in bounds:
-            raise BadOption(f"records of node {shown(node)} are in the log of another node")
-        stream, sequence = bounds[node].stream, sequence_of(start.at)
-        first[stream] = str(max(bounds[node].first, sequence - 1))
-        last[stream] = str(sequence)
-    few = log.having(stream=",".join(last), until=json.dumps(last)).since(json.dumps(first))
-    rows = few.records("node", "seq", "part", "last").collect()
-    records = {(row["node"], row["seq"]): row for row in rows}
-    looked: dict[str, BrokerStart] = {}
-    wrong = []
-    for node, start in starts.items():
-        sequence = sequence_of(start.at)
-        before, record = records.get((node, sequence - 1)), records[node, sequence]
-        if record["part"] or index_of(start.at):
-            what = "the broker was started in the middle of a turn"
-            wrong.append(Violation(Rule.CHAIN, start.at, what, node=node))
-        interrupted = not record["part"] and before is not None and not before["last"]
-        looked[node] = replace(start, interrupted=interrupted)
-    return looked, wrong
-
-
-# ------------------------------------------------------------------------------- sessions
-
-_FINDINGS: Final = pa.list_(pa.struct({"rule": pa.string(), "at": pa.int64(), "what": pa.string()}))
-_NUMBERS: Final = (
-    "sessions", "connected", "clean", "wills", "inflight", "releasing", "inbound", "queued",
-    "resumed",
-)  # fmt: skip
-_RESULT: Final = pa.schema(
-    [
-        pa.field("node", pa.string()),
-        pa.field("session", pa.string()),
-        *(pa.field(name, pa.int64()) for name in _NUMBERS),
-        pa.field("findings", _FINDINGS),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Common parameters of all tasks."""
-
-    begin: StateStarts
-    starts: Mapping[str, BrokerStart]
-    torn: Mapping[str, Position]
-    """By node, the start of a record whose rest is not checked."""
-
-
-def _sessions(
-    log: Log,
-    bounds: Mapping[str, LogBounds],
-    begin: StateStarts,
-    starts: Mapping[str, BrokerStart],
-) -> tuple[list[NodeRecovery], list[Violation], Counter[str]]:
-    torn = {node: position(one.last, 0) for node, one in bounds.items() if not one.whole}
-    plan = _Plan(begin, dict(starts), torn)
-    rows = sorted_by_session(session_events(log, begin))
-    results = rows.mapInArrow(partial(_check, plan), ddl(_RESULT))
-    kept = results.persist(StorageLevel.DISK_ONLY)
-    try:
-        sums = (
-            kept.na.fill(0, [*_NUMBERS])  # for sessions that did not exist before the start
-            .groupBy("node")
-            .agg(*(F.sum(name).alias(name) for name in _NUMBERS))
-            .collect()
-        )
-        found = kept.select("node", "session", F.inline("findings"))
-        counts = found.groupBy("rule").count().collect()
-        first = found.orderBy("node", "at").limit(MAX_VIOLATIONS).collect()
-    finally:
-        kept.unpersist()
-    numbers: dict[str, Any] = {row["node"]: row.asDict() for row in sums}
-    zero: dict[str, Any] = dict.fromkeys(_NUMBERS, 0)
-    nodes = [
-        NodeRecovery(
-            node,
-            starts.get(node),
-            **{name: numbers.get(node, zero)[name] for name in _NUMBERS},
-        )
-        for node in sorted(bounds)
-    ]
-    violations = [
-        Violation(row["rule"], row["at"], row["what"], session=row["session"], node=row["node"])
-        for row in first
-    ]
-    return nodes, violations, Counter({row["rule"]: row["count"] for row in counts})
-
-
-def _check(plan: _Plan, found: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Check the sessions in sorted batches."""
-    rows = (_checked(plan, group) for group in group_by_session(found))
-    yield from marked_iterator(arrow_batches_of(rows, _RESULT))
-
-
-def _checked(plan: _Plan, group: SessionGroup) -> dict[str, Any]:
-    start = plan.starts.get(group.node)
-    at_start = start.at if start is not None else None
-    recovery = SessionRecovery(group.session, at_start, plan.begin.of(group.node))
-    for node, _, at, time_ms, _, text, payload in group.rows:
-        with report_contradictions(node, at):
-            recovery.take(parse_event_json(text, node, at), at, time_ms, payload)
-    recovery.finish(plan.torn.get(group.node))
-    before = recovery.before
-    findings = [(RECOVERY, one.at, one.what) for one in recovery.findings]
-    return {
-        "node": group.node,
-        "session": group.session,
-        "sessions": int(before is not None),
-        **({} if before is None else before._asdict()),
-        "clean": int(before is not None and before.connected and before.clean),
-        "connected": int(before is not None and before.connected),
-        "wills": int(recovery.fired),
-        "resumed": int(recovery.resumed),
-        "findings": [dict(zip(("rule", "at", "what"), one, strict=True)) for one in findings],
-    }
+    starts = {node.node: node.start.at for node in audited.recoveries if node.start is not None}
+    listed = Counter(violation.rule for violation in audited.violations)
+    more = {str(rule.rule): rule.violations - listed[rule.rule] for rule in audited.rules}
+    violations, counts = [], Counter[str]()
+    for violation in audited.violations:
+        if violation.rule in _OF_LOGS:
+            violations.append(violation)
+        elif violation.rule in _DUTIES and (
+            more[violation.rule] or violation.at >= starts.get(violation.node, violation.at + 1)
+        ):
+            violations.append(violation._replace(rule=RECOVERY))
+    counts.update(violation.rule for violation in violations)
+    for rule, count in more.items():
+        if count and rule in _DUTIES | _OF_LOGS:
+            counts[RECOVERY if rule in _DUTIES else rule] += count
+    violations.sort(key=lambda entry: (entry.node, entry.at, entry.session or ""))
+    return violations, counts

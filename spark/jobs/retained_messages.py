@@ -44,14 +44,14 @@ def retained(log: Log) -> DataFrame:
     """
     message = F.struct("ref", "qos", *_CONTENT)
     # Rows are sorted for grouping, as payloads are no numbers: by one number, which is fast.
-    last = (
+    newest = (
         retained_effects(log)
         .withColumn("hash", F.xxhash64("node", "topic"))
         .groupBy("hash", "node", "topic")
         .agg(F.max_by(message, "effect").alias("last"))
         .select("node", "topic", "last.*")
     )
-    return last.where(F.length("payload") > 0).select(
+    return newest.where(F.length("payload") > 0).select(
         "node",
         "topic",
         "qos",

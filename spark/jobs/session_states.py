@@ -184,13 +184,15 @@ def pending(log: Log, begin: StateStarts) -> DataFrame:
     sent, or received; if that record was cut off, when the checkpoint repeated it).
     """
     packets = fold_sessions(log, begin, _pending_rows, _PENDING, clock=True)
-    found, key = _with_time_of(log, packets, "ref"), ["node", "session"]
+    timed, key = _with_time_of(log, packets, "ref"), ["node", "session"]
     if begin.whole:
         snapshots = log.only(types=["SessionSnapshot"]).entries(*key, "position", "time")
-        last = snapshots.where(begin.repeated()).groupBy(*key).agg(F.max("time").alias("repeated"))
-        found = found.join(last, key, "left")
+        newest = (
+            snapshots.where(begin.repeated()).groupBy(*key).agg(F.max("time").alias("repeated"))
+        )
+        timed = timed.join(newest, key, "left")
     times = ("sent", "since", "repeated") if begin.whole else ("sent", "since")
-    return found.select(*_PENDING.names[:-1], F.coalesce(*times).alias("since"))
+    return timed.select(*_PENDING.names[:-1], F.coalesce(*times).alias("since"))
 
 
 def queues(log: Log, begin: StateStarts) -> DataFrame:
@@ -201,8 +203,8 @@ def queues(log: Log, begin: StateStarts) -> DataFrame:
     null if that record was cut off), messages (positions, in order, as runs: ``count`` from
     ``first`` on, ``step`` apart).
     """
-    found = fold_sessions(log, begin, _queue_rows, _QUEUE)
-    return _with_time_of(log, found, "oldest").select(*_QUEUE.names[:-1], "since", "messages")
+    folded = fold_sessions(log, begin, _queue_rows, _QUEUE)
+    return _with_time_of(log, folded, "oldest").select(*_QUEUE.names[:-1], "since", "messages")
 
 
 def wills(log: Log, begin: StateStarts) -> DataFrame:
@@ -211,7 +213,7 @@ def wills(log: Log, begin: StateStarts) -> DataFrame:
     Columns: node, session, topic, qos, retain, ref (position of the WillArmed), delay (seconds;
     null if that record was cut off), size, payload (both null if the log no longer has it).
     """
-    found = fold_sessions(log, begin, _will_rows, _WILL)
+    folded = fold_sessions(log, begin, _will_rows, _WILL)
     # Payloads of records that are cut off are carried over: just before the cut, which may be later
     # than the moment for which the wills are wanted.
     columns = ("node", "position", "ref", "delay", "payload")
@@ -224,15 +226,15 @@ def wills(log: Log, begin: StateStarts) -> DataFrame:
         # Payloads carried over several cuts are equal.
         .agg(F.max("delay").alias("delay"), F.first("payload").alias("payload"))
     )
-    return found.join(payloads, ["node", "ref"], "left").select(
+    return folded.join(payloads, ["node", "ref"], "left").select(
         *_WILL.names, "delay", F.length("payload").alias("size"), "payload"
     )
 
 
-def _with_time_of(log: Log, found: DataFrame, column: str) -> DataFrame:
+def _with_time_of(log: Log, rows: DataFrame, column: str) -> DataFrame:
     """Add the time of the record at a position, as ``since``; null if it was cut off."""
     published = log.records("node", "seq", "time").withColumnRenamed("time", "since")
-    numbered = found.withColumn("seq", F.shiftright(column, INDEX_BITS))
+    numbered = rows.withColumn("seq", F.shiftright(column, INDEX_BITS))
     return numbered.join(published, ["node", "seq"], "left")
 
 

@@ -56,9 +56,9 @@ def state_starts(log: Log) -> StateStarts:
     """
     options = replace(SourceOptions.read(log.options), start=PointOption())
     whole: dict[str, Position] = {}
-    found = [stored for stored in find_logs(options) if stored.last >= stored.first]
-    nodes = nodes_of(found)
-    for stored in found:
+    logs = [stored for stored in find_logs(options) if stored.last >= stored.first]
+    nodes = nodes_of(logs)
+    for stored in logs:
         if stored.first > 1:
             node = nodes[stored.stream]
             with name_log_in_errors(stored.stream):
@@ -84,8 +84,8 @@ def _check_until(
     stored: StoredLog, node: str, known_from: Position, end: int, options: SourceOptions
 ) -> None:
     """Raise CutOff if a log is read only up to before the ``end`` of the turn at ``known_from``."""
-    found = plan_log(stored, options, options.pushed)
-    if found is None or found.last < end or (found.until is not None and found.until < known_from):
+    part = plan_log(stored, options, options.pushed)
+    if part is None or part.last < end or (part.until is not None and part.until < known_from):
         raise CutOff(
             f"the state of node {shown(node)} cannot be known there: its log begins with record "
             f"{stored.first}, what was before that was cut off; states can be rebuilt from record "

@@ -121,11 +121,11 @@ def draw(
 
 def axes(figure: Figure, *, grid: str = "y") -> Axes:
     """Return axes that fill a figure, with grid lines across ``grid``."""
-    found = figure.subplots()
-    found.grid(visible=False)
-    found.grid(visible=True, axis="y" if grid == "y" else "x", linewidth=0.7)
-    found.tick_params(length=0)
-    return found
+    pane = figure.subplots()
+    pane.grid(visible=False)
+    pane.grid(visible=True, axis="y" if grid == "y" else "x", linewidth=0.7)
+    pane.tick_params(length=0)
+    return pane
 
 
 def time_chart(
@@ -191,13 +191,13 @@ def bar_chart(
 
     def fill(figure: Figure) -> None:
         pane = axes(figure, grid="x")
-        left = [0] * len(names)
+        base = [0] * len(names)
         for label, colour, values in parts:
             bars = pane.barh(
-                range(len(names)), values, height=0.6, left=left, color=COLOURS[colour], label=label
+                range(len(names)), values, height=0.6, left=base, color=COLOURS[colour], label=label
             )
-            left = [sum(pair) for pair in zip(left, values, strict=True)]
-        pane.bar_label(bars, [text(value) for value in left], padding=4)
+            base = [sum(pair) for pair in zip(base, values, strict=True)]
+        pane.bar_label(bars, [text(value) for value in base], padding=4)
         pane.margins(x=0.1)
         pane.set_xticks([])
         pane.grid(visible=False)
@@ -249,23 +249,23 @@ def add_legend(figure: Figure, pane: Axes) -> None:
 
 def number_text(value: float) -> str:
     """Return a number in at most three digits and a unit."""
-    for one, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= one:
-            return f"{value / one:.3g}{unit}"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
     return f"{value:.3g}"
 
 
 def _in_page(name: str, label: str, drawn: str) -> Markup:
     """Return the drawing as a part of a page: without prologue and metadata, in its colours."""
     body = drawn[drawn.index("<svg") :].strip()
-    head, _, rest = body.partition(">")
+    head, _, content = body.partition(">")
     box = "".join(re.findall(r'viewBox="[^"]*"', head))
-    rest = re.sub(r"\s*<metadata>.*?</metadata>", "", rest, flags=re.DOTALL)
-    rest = _ID.sub(rf'id="{name}-\1"', rest)
-    rest = _REFERENCE.sub(rf"\g<1>{name}-\2", rest)
-    rest = _FAMILY.sub(lambda found: f"font{found[1] or ''}: {found[2] or ''}inherit", rest)
+    content = re.sub(r"\s*<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
+    content = _ID.sub(rf'id="{name}-\1"', content)
+    content = _REFERENCE.sub(rf"\g<1>{name}-\2", content)
+    content = _FAMILY.sub(lambda found: f"font{found[1] or ''}: {found[2] or ''}inherit", content)
     for ours, theirs in COLOURS.items():
-        rest = rest.replace(theirs, f"var(--{ours})")
+        content = content.replace(theirs, f"var(--{ours})")
     # matplotlib has escaped its content.
     start = Markup('<svg role="img" aria-label="{}" {}>').format(label, Markup(box))  # noqa: S704
-    return start + Markup(rest)  # noqa: S704
+    return start + Markup(content)  # noqa: S704

@@ -52,8 +52,8 @@ def verdict(outcome: Outcome) -> str:
     if not outcome.kept:
         broken = [rule for rule in outcome.rules if rule.violations]
         total = sum(rule.violations for rule in broken)
-        found = f"{len(broken)} of {count_of(rules, 'guarantee')}, {count_of(total, 'violation')}"
-        return f"BROKEN: {found}, in {where}"
+        counted = f"{len(broken)} of {count_of(rules, 'guarantee')}, {count_of(total, 'violation')}"
+        return f"BROKEN: {counted}, in {where}"
     if not entry_count(outcome):
         return "nothing to audit: the log is empty"
     return f"kept: {count_of(rules, 'guarantee')}, in {where}"
@@ -88,10 +88,10 @@ def extent(outcome: Outcome) -> str:
 
 def extent_ms(outcome: Outcome) -> tuple[int, int] | None:
     """Return the first and the last time in the logs; None if they are empty."""
-    told = [node for node in outcome.nodes if node.records]
-    if not told:
+    nodes = [node for node in outcome.nodes if node.records]
+    if not nodes:
         return None
-    return min(node.begins_ms for node in told), max(node.ends_ms for node in told)
+    return min(node.begins_ms for node in nodes), max(node.ends_ms for node in nodes)
 
 
 def counted_entries(count: int) -> str:
@@ -114,8 +114,8 @@ def utc(time_ms: int) -> str:
 
 def milliseconds(value: int) -> str:
     """Return a duration with its unit: 12 ms, 3.4 s, 2.1 min, 5 h."""
-    for limit, unit, one in ((1000, "ms", 1), (60, "s", 1000), (60, "min", 60_000)):
-        number = value / one
+    for limit, unit, unit_ms in ((1000, "ms", 1), (60, "s", 1000), (60, "min", 60_000)):
+        number = value / unit_ms
         if number < limit:
             return f"{number:.3g} {unit}"
     return f"{value / 3_600_000:,.3g} h"
@@ -129,8 +129,8 @@ def longest_latency(latency: LatencyHistogram) -> str:
 def broken_rules(outcome: Outcome, most: int) -> list[BrokenRule]:
     """Return the violated rules, in order, each with its first violations."""
     by_rule = {
-        rule: tuple(found)
-        for rule, found in groupby(
+        rule: tuple(violations)
+        for rule, violations in groupby(
             sorted(outcome.violations, key=attrgetter("rule")), attrgetter("rule")
         )
     }

@@ -34,22 +34,23 @@ def audit_json(outcome: Outcome, complete: Callable[[str], str] = str) -> dict[s
         "rules": [{**asdict(rule), "promise": rule.rule.promise} for rule in outcome.rules],
         "violations": [
             {
-                "rule": one.rule,
-                "node": one.node,
-                "at": one.at,
-                "session": one.session,
-                "what": one.what,
-                "position": format_position(one.at),
-                "next": complete(findings.next_step(one, several=several)),
+                "rule": entry.rule,
+                "node": entry.node,
+                "at": entry.at,
+                "session": entry.session,
+                "what": entry.what,
+                "position": format_position(entry.at),
+                "next": complete(findings.next_step(entry, several=several)),
             }
-            for one in outcome.violations
+            for entry in outcome.violations
         ],
         "compared": [
-            {**asdict(one), "position": format_position(one.as_of)} for one in outcome.compared
+            {**asdict(entry), "position": format_position(entry.as_of)}
+            for entry in outcome.compared
         ],
-        "latencies": [asdict(one) for one in outcome.latencies],
-        "slowest": [asdict(one) for one in outcome.slowest],
-        "drops": [asdict(one) for one in outcome.drops],
+        "latencies": [asdict(entry) for entry in outcome.latencies],
+        "slowest": [asdict(entry) for entry in outcome.slowest],
+        "drops": [asdict(entry) for entry in outcome.drops],
         "interval_ms": outcome.interval_ms,
-        "rates": [asdict(one) for one in outcome.rates],
+        "rates": [asdict(entry) for entry in outcome.rates],
     }

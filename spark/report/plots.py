@@ -43,19 +43,19 @@ REASONS: Final = 8
 
 def plots(outcome: Outcome) -> dict[str, Plot | None]:
     """Return the plots by name, None for those without data; raises NoPlots."""
-    found: dict[str, Plot | None] = dict.fromkeys(("rates", "latencies", "slowest", "drops"))
+    by_name: dict[str, Plot | None] = dict.fromkeys(("rates", "latencies", "slowest", "drops"))
     over_time = rate_series(outcome.rates, outcome.interval_ms, findings.extent_ms(outcome))
     if over_time.at_ms:
-        found["rates"] = _rates(over_time)
+        by_name["rates"] = _rates(over_time)
     latencies = latency_shares(outcome.latencies)
     if latencies.shares:
-        found["latencies"] = _latencies(latencies)
+        by_name["latencies"] = _latencies(latencies)
     if outcome.slowest:
-        found["slowest"] = _slowest(outcome.slowest[:SLOWEST])
+        by_name["slowest"] = _slowest(outcome.slowest[:SLOWEST])
     reasons = drops_by_reason(outcome.drops)
     if reasons:
-        found["drops"] = _drops(reasons[:REASONS])
-    return found
+        by_name["drops"] = _drops(reasons[:REASONS])
+    return by_name
 
 
 def _rates(over_time: RateSeries) -> Plot:
@@ -80,15 +80,15 @@ def _rates(over_time: RateSeries) -> Plot:
     return time_chart("rates", ("Rates", note, label), lines, "messages/s", span, dropped=dropped)
 
 
-def _latencies(found: LatencyShares) -> Plot:
-    places = range(len(found.bounds_ms))
-    names = [milliseconds(bound) for bound in found.bounds_ms]
-    width = 0.8 / len(found.shares)
+def _latencies(latencies: LatencyShares) -> Plot:
+    places = range(len(latencies.bounds_ms))
+    names = [milliseconds(bound) for bound in latencies.bounds_ms]
+    width = 0.8 / len(latencies.shares)
 
     def fill(figure: Figure) -> None:
         pane = axes(figure)
-        for number, (qos, shares) in enumerate(found.shares):
-            shift = (number - (len(found.shares) - 1) / 2) * width
+        for number, (qos, shares) in enumerate(latencies.shares):
+            shift = (number - (len(latencies.shares) - 1) / 2) * width
             pane.bar(
                 [place + shift for place in places],
                 [share * 100 for share in shares],
@@ -100,7 +100,7 @@ def _latencies(found: LatencyShares) -> Plot:
         every = -(-len(names) // 12)
         pane.set_xticks([place + 0.5 for place in places][::every], names[::every])
         calm_axes(pane, "% of deliveries")
-        if len(found.shares) > 1:
+        if len(latencies.shares) > 1:
             add_legend(figure, pane)
 
     label = "Deliveries by the time from publication to acknowledgement: the table has the figures"
@@ -113,7 +113,10 @@ def _latencies(found: LatencyShares) -> Plot:
 
 def _slowest(sessions: Sequence[SlowSession]) -> Plot:
     # 0 ms has no place on a logarithmic axis.
-    spans = [[max(1, value) for value in (one.p50_ms, one.p99_ms, one.max_ms)] for one in sessions]
+    spans = [
+        [max(1, value) for value in (session.p50_ms, session.p99_ms, session.max_ms)]
+        for session in sessions
+    ]
 
     def fill(figure: Figure) -> None:
         pane = axes(figure, grid="x")
@@ -138,7 +141,7 @@ def _slowest(sessions: Sequence[SlowSession]) -> Plot:
                 markersize=9 if marker == "|" else 5,
                 markeredgewidth=2 if marker == "|" else 0,
             )
-        name_rows(pane, [short_name(one.session) for one in sessions])
+        name_rows(pane, [short_name(session.session) for session in sessions])
         low, high = min(map(min, spans)), max(map(max, spans))
         marks = round_numbers(low, high, 8)
         pane.set_xscale("log")

@@ -45,8 +45,8 @@ def rate_series(
     sums = [[0] * count for _ in range(4)]
     for point in points:
         at = (point.at_ms - begins) // step
-        told = (point.published, point.delivered, point.completed, point.dropped)
-        for row, value in zip(sums, told, strict=True):
+        counts = (point.published, point.delivered, point.completed, point.dropped)
+        for row, value in zip(sums, counts, strict=True):
             row[at] += value
     since, until = extent_ms or (begins, ends)
     seconds = [
@@ -64,13 +64,13 @@ def round_numbers(low: int, high: int, most: int) -> list[int]:
     """Return at most ``most`` round numbers that cover ``low`` to ``high``."""
     tens = [10**power for power in range(len(str(low)) - 1, len(str(high)) + 1)]
     for factors in ((1, 2, 5), (1, 3), (1,)):
-        found = sorted(ten * factor for ten in tens for factor in factors)
-        first = max(at for at, value in enumerate(found) if value <= low)
-        last = min(at for at, value in enumerate(found) if value >= high)
-        found = found[first : max(last, first + 1) + 1]
-        if len(found) <= most:
-            return found
-    return found[:: -(-len(found) // most)]
+        numbers = sorted(ten * factor for ten in tens for factor in factors)
+        first = max(at for at, value in enumerate(numbers) if value <= low)
+        last = min(at for at, value in enumerate(numbers) if value >= high)
+        numbers = numbers[first : max(last, first + 1) + 1]
+        if len(numbers) <= most:
+            return numbers
+    return numbers[:: -(-len(numbers) // most)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +85,15 @@ class LatencyShares:
 
 def latency_shares(latencies: Sequence[LatencyHistogram]) -> LatencyShares:
     """Return the latencies from the first bucket to the last one that is not empty."""
-    told = [one for one in latencies if sum(one.counts)]
-    if not told:
+    recorded = [latency for latency in latencies if sum(latency.counts)]
+    if not recorded:
         return LatencyShares((), ())
-    used = [at for one in told for at, count in enumerate(one.counts) if count]
+    used = [at for claim in recorded for at, count in enumerate(claim.counts) if count]
     first, last = min(used), max(used)
-    longest = max(told, key=lambda one: len(one.bounds_ms))
+    longest = max(recorded, key=lambda latency: len(latency.bounds_ms))
     return LatencyShares(
         longest.bounds_ms[first : last + 1],
-        tuple((one.qos, _shares(one.counts, first, last)) for one in told),
+        tuple((claim.qos, _shares(claim.counts, first, last)) for claim in recorded),
     )
 
 
@@ -109,4 +109,4 @@ def drops_by_reason(drops: Sequence[DropCount]) -> list[tuple[str, int]]:
     reasons: Counter[str] = Counter()
     for drop in drops:
         reasons[drop.reason] += drop.count
-    return sorted(reasons.items(), key=lambda one: (-one[1], one[0]))
+    return sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))

@@ -49,13 +49,13 @@ def _violations(outcome: Outcome, complete: Callable[[str], str]) -> Iterator[st
         yield ""
         yield f"{broken.result.rule}: {count_of(broken.result.violations, 'violation')}"
         yield f"  the guarantee: {broken.promise}"
-        for one in broken.shown:
-            where = [name(one.node, _NAME)] if several else []
-            where.append(f"at {format_position(one.at)}")
-            if one.session is not None:
-                where.append(name(one.session))
-            yield f"  {' '.join(where)}: {findings.violation_text(one)}"
-            yield f"    {complete(findings.next_step(one, several=several))}"
+        for violation in broken.shown:
+            where = [name(violation.node, _NAME)] if several else []
+            where.append(f"at {format_position(violation.at)}")
+            if violation.session is not None:
+                where.append(name(violation.session))
+            yield f"  {' '.join(where)}: {findings.violation_text(violation)}"
+            yield f"    {complete(findings.next_step(violation, several=several))}"
         if broken.more:
             yield f"  and {broken.more:,} more"
 
@@ -105,11 +105,12 @@ def _rules(outcome: Outcome) -> Iterator[str]:
 def _compared(outcome: Outcome) -> Iterator[str]:
     if outcome.compared:
         yield ""
-    for one in outcome.compared:
+    for claims in outcome.compared:
         yield (
-            f"compared with {escaped(one.where)} of {name(one.node, _NAME)}: "
-            f"{count_of(one.sessions, 'session')}, {count_of(one.retained, 'retained message')}, "
-            f"as of {format_position(one.as_of)}"
+            f"compared with {escaped(claims.where)} of {name(claims.node, _NAME)}: "
+            f"{count_of(claims.sessions, 'session')}, "
+            f"{count_of(claims.retained, 'retained message')}, "
+            f"as of {format_position(claims.as_of)}"
         )
 
 
@@ -120,13 +121,13 @@ def _traffic(outcome: Outcome) -> Iterator[str]:
             ("publication to acknowledgement", "deliveries", *_WITHIN),
             [
                 (
-                    f"QoS {one.qos}",
-                    sum(one.counts),
-                    findings.milliseconds(one.p50_ms),
-                    findings.milliseconds(one.p99_ms),
-                    findings.longest_latency(one),
+                    f"QoS {latency.qos}",
+                    sum(latency.counts),
+                    findings.milliseconds(latency.p50_ms),
+                    findings.milliseconds(latency.p99_ms),
+                    findings.longest_latency(latency),
                 )
-                for one in outcome.latencies
+                for latency in outcome.latencies
             ],
         )
     else:
@@ -139,14 +140,14 @@ def _traffic(outcome: Outcome) -> Iterator[str]:
             ("slowest sessions", *(["node"] if several else []), "deliveries", *_WITHIN),
             [
                 (
-                    name(one.session, _NAME),
-                    *([name(one.node, _NAME)] if several else []),
-                    one.completed,
-                    findings.milliseconds(one.p50_ms),
-                    findings.milliseconds(one.p99_ms),
-                    findings.milliseconds(one.max_ms),
+                    name(session.session, _NAME),
+                    *([name(session.node, _NAME)] if several else []),
+                    session.completed,
+                    findings.milliseconds(session.p50_ms),
+                    findings.milliseconds(session.p99_ms),
+                    findings.milliseconds(session.max_ms),
                 )
-                for one in outcome.slowest[:SLOWEST]
+                for session in outcome.slowest[:SLOWEST]
             ],
         )
     if outcome.drops:

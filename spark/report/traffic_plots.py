@@ -69,19 +69,19 @@ def window_sums(
     return WindowSums(begins, interval, sums)
 
 
-def hourly_plot(found: WindowSums) -> Plot:
+def hourly_plot(sums: WindowSums) -> Plot:
     """Return the messages of each interval."""
     measures = (("published", "a", "-"), ("delivered", "b", "-"), ("queued", "c", "--"))
     lines = [
-        Line(title, found.times_ms, found.sums[title], colour, dash)
+        Line(title, sums.times_ms, sums.sums[title], colour, dash)
         for title, colour, dash in (*measures, ("dropped", "d", "-"))
     ]
     lines = [line for line in lines if any(line.values)] or lines[:1]
-    every = "hour" if found.interval_ms == _HOUR_MS else duration(found.interval_ms)
+    every = "hour" if sums.interval_ms == _HOUR_MS else duration(sums.interval_ms)
     most = ", ".join(f"{line.label} {max(line.values):,}" for line in lines)
     note = f"Messages in each {every}. Times are UTC. Of QoS 0, only retained publications."
     caption = (f"Traffic by {every}", note, f"Most in one {every}: {most}")
-    return time_chart("traffic", caption, lines, "messages", (found.begins_ms, found.ends_ms))
+    return time_chart("traffic", caption, lines, "messages", (sums.begins_ms, sums.ends_ms))
 
 
 def busiest_plot(title: str, groups: Sequence[tuple[str, int, int]]) -> Plot:
@@ -106,21 +106,23 @@ class RetentionForecast:
     """Days of ``keep``, and the bytes that the log then has."""
 
 
-def retention_forecast(found: WindowSums, begins_ms: int, ends_ms: int) -> RetentionForecast | None:
+def retention_forecast(
+    windows: WindowSums, begins_ms: int, ends_ms: int
+) -> RetentionForecast | None:
     """Return the forecast from the stored bytes over time; None for a log of one moment."""
     length = ends_ms - begins_ms
     if length <= 0:
         return None
-    stored = sum(found.sums["bytes"])
+    stored = sum(windows.sums["bytes"])
     rate = stored * _DAY_MS / length
     kept = tuple((days, rate * days) for days in KEPT_DAYS)
     return RetentionForecast(stored, begins_ms, ends_ms, rate, kept)
 
 
-def forecast_plot(found: WindowSums, forecast: RetentionForecast) -> Plot:
+def forecast_plot(windows: WindowSums, forecast: RetentionForecast) -> Plot:
     """Return the size of the log over time, continued for as long as it has lasted."""
-    sizes = [0, *accumulate(found.sums["bytes"])]
-    times = [min(at + found.interval_ms // 2, forecast.ends_ms) for at in found.times_ms]
+    sizes = [0, *accumulate(windows.sums["bytes"])]
+    times = [min(at + windows.interval_ms // 2, forecast.ends_ms) for at in windows.times_ms]
     later = forecast.ends_ms + (forecast.ends_ms - forecast.begins_ms)
     more = forecast.bytes_per_day * (later - forecast.ends_ms) / _DAY_MS
     ends = [sizes[-1], sizes[-1] + more]
@@ -161,9 +163,9 @@ def traffic_page(stats: TrafficStats, top: int = TOP) -> str:
     if traffic is not None:
         plots["traffic"] = hourly_plot(traffic)
     busiest = [
-        (group_label(stats, one), one["published"], one["delivered"])
-        for one in groups[:BUSIEST]
-        if one["published"] + one["delivered"]
+        (group_label(stats, group), group["published"], group["delivered"])
+        for group in groups[:BUSIEST]
+        if group["published"] + group["delivered"]
     ]
     if busiest:
         plots["busiest"] = busiest_plot(f"Busiest by {', '.join(stats.by)}", busiest)
@@ -172,7 +174,7 @@ def traffic_page(stats: TrafficStats, top: int = TOP) -> str:
     )
     forecast = None
     if stored is not None and nodes:
-        begins, ends = min(one["begins"] for one in nodes), max(one["ends"] for one in nodes)
+        begins, ends = min(node["begins"] for node in nodes), max(node["ends"] for node in nodes)
         forecast = retention_forecast(stored, begins, ends)
         if forecast is not None:
             plots["forecast"] = forecast_plot(stored, forecast)
@@ -186,7 +188,7 @@ def traffic_page(stats: TrafficStats, top: int = TOP) -> str:
         kept=[] if forecast is None else [(days, size(round(n))) for days, n in forecast.kept],
         per_day=None if forecast is None else size(round(forecast.bytes_per_day)),
         peaks=duration(window_ms),
-        sum=lambda measure: sum(one[measure] for one in nodes),
+        sum=lambda measure: sum(node[measure] for node in nodes),
         rate=_rate,
     )
 

@@ -29,8 +29,8 @@ def traffic_tables(
     busiest = stats.groups.orderBy(
         F.desc(F.col("published") + F.col("delivered")), "node", *_keys(stats)
     )
-    found = _rows(busiest.limit(top + 1))
-    return nodes, found[:top], stats.groups.count() - top if len(found) > top else 0
+    rows = _rows(busiest.limit(top + 1))
+    return nodes, rows[:top], stats.groups.count() - top if len(rows) > top else 0
 
 
 def traffic_text(stats: TrafficStats, top: int = TOP) -> str:
@@ -50,7 +50,7 @@ def traffic_text(stats: TrafficStats, top: int = TOP) -> str:
     several = len(nodes) > 1
     lines.append("")
     rows = [_row(stats, "all", node, several=several, trends=trends) for node in nodes]
-    rows += [_row(stats, None, one, several=several, trends=trends) for one in groups]
+    rows += [_row(stats, None, group, several=several, trends=trends) for group in groups]
     if more:
         rows.append([f"and {more:,} more", *[""] * (len(rows[0]) - 1)])
     head = [

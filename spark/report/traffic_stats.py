@@ -142,7 +142,7 @@ def traffic_windows(
     _check(by, levels, window_s)
     window_ms = window_s * 1000
     kind = F.col("type")
-    told = {
+    keys = {
         "topic": _prefix(F.col("topic"), levels),
         "client": F.col("session"),
         "qos": F.col("qos"),
@@ -166,7 +166,7 @@ def traffic_windows(
         _with_messages(entries)
         .where(~kind.isin("MessagesCarried", "RetainedSnapshot"))
         .withColumn("at_ms", F.col("time_ms") - F.col("time_ms") % window_ms)
-        .withColumns({key: told[key] for key in _keys(by)})
+        .withColumns({key: keys[key] for key in _keys(by)})
         .groupBy("node", "at_ms", *_keys(by))
         .agg(*sums)
     )
@@ -203,7 +203,7 @@ def traffic_totals(
     )
     seconds = (F.col("ends_ms") - F.col("begins_ms")) / 1000
     counted = reduce(add, (F.col(name) for name in measures))
-    found = (
+    totals = (
         each.where(counted > 0)
         .join(F.broadcast(extents), "node")
         .groupBy("node", *keys, "begins_ms", "ends_ms", "first_ms", "last_ms")
@@ -217,7 +217,7 @@ def traffic_totals(
         )
         .withColumn("count", (F.col("last_ms") - F.col("first_ms")) / window_ms - 1)
     )
-    return found.select(
+    return totals.select(
         "node",
         *keys,
         *measures,

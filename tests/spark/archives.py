@@ -6,24 +6,19 @@ from pathlib import Path
 
 import pyarrow as pa
 from harness.logs import LogBuilder
-from harness.nats import PASSWORD, USER, Nats
 from pyarrow import parquet
 
 from eventstore.format.events import MessagePublished
 from eventstore.format.records import decode_record
 from spark.tables.archive_directory import open_writer
-from spark.tables.archive_ledger import Segment
+from spark.tables.archive_ledger import NoArchive, Segment
+from spark.tables.archive_log import archived_logs
 from spark.tables.archive_writer import ArchiveWriter
 from spark.tables.directories import Directory
 from spark.tables.parquet_files import RecordRun, check_file
 
 NODE = "node=n1"
 DAY_MS = 86_400_000
-
-
-def access(server: Nats) -> dict[str, str]:
-    """The options of the source that let it in."""
-    return {"nats": server.url, "user": USER, "password": PASSWORD}
 
 
 def publish(log: LogBuilder, count: int, size: int = 20, time_ms: int | None = None) -> None:
@@ -34,11 +29,31 @@ def publish(log: LogBuilder, count: int, size: int = 20, time_ms: int | None = N
         log.record(event, payloads=[payload], time_ms=time_ms)
 
 
-def built(count: int) -> LogBuilder:
+def built(count: int, size: int = 20) -> LogBuilder:
     """Return a log with records of one message each."""
     log = LogBuilder()
-    publish(log, count)
+    publish(log, count, size)
     return log
+
+
+def records(log: LogBuilder, first: int = 1, last: int | None = None) -> list[tuple[int, bytes]]:
+    """Return the records of a log by their sequence."""
+    return list(enumerate(log.records[first - 1 : last], first))
+
+
+def all_of(archive: Path | str) -> list[tuple[int, bytes]]:
+    """Return the records in an archive of one log, or of none."""
+    try:
+        (stored,) = archived_logs(str(archive))
+    except NoArchive:
+        return []
+    return list(stored.read(1, 1 << 40))
+
+
+def in_ledger(archive: Path | str) -> set[str]:
+    """Return the files that the ledger of an archive names."""
+    (stored,) = archived_logs(str(archive))
+    return {file.name for segment in stored._ledger().segments for file in segment.files}
 
 
 def stage(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from harness.logs import LogBuilder
@@ -105,11 +106,24 @@ def at(sequence: int, index: int = 0) -> Position:
     return position(sequence, index)
 
 
+class Stories(dict[str, Case]):
+    """Cases by their name; those of functions have the names of these."""
+
+    def add(self, make: Callable[[], Case]) -> Callable[[], Case]:
+        """Add the case that a function makes."""
+        self[make.__name__] = make()
+        return make
+
+
+LOGS = Stories()
+_NUMBERS = count(1)
+
+
 class Story:
     """Writes a log; ``s`` is subscribed to ``t`` and ``w/+`` at QoS 2, ``p`` publishes."""
 
-    def __init__(self, name: str, *, clean: bool = False, bare: bool = False) -> None:
-        self.log = LogBuilder(name)
+    def __init__(self, name: str = "", *, clean: bool = False, bare: bool = False) -> None:
+        self.log = LogBuilder(name or f"story{next(_NUMBERS)}")
         if bare:
             return
         self.log.record(
@@ -125,33 +139,42 @@ class Story:
         self.log.record(*events, payloads=texts, **given)
         return self
 
-    def keeps(self) -> Case:
-        return Case(self.log)
+    def keeps(self, cut: int = 0) -> Case:
+        """Return the log as one that keeps all promises; ``cut``: it begins with this record."""
+        after = (lambda nats: self.log.cut(nats, cut)) if cut else None
+        return Case(self.log, after=after)
 
-    def breaks(self, rule: str, place: Position, session: str | None = "s", *more: Broken) -> Case:
-        return Case(self.log, [(rule, place, session), *more])
+    def breaks(
+        self, rule: str, place: Position, session: str | None = "s", *more: Broken, cut: int = 0
+    ) -> Case:
+        case = self.keeps(cut)
+        case.expected = [(rule, place, session), *more]
+        return case
 
 
 # ------------------------------------------------------------------- chain and turns
 
 
-def record_missing(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)
+@LOGS.add
+def record_missing() -> Case:
+    story = Story()(published("t"), delivered(at(2)), payloads=1)
     story(Acked("s", [1]))(published("t", pid=2), delivered(at(4), pid=2), payloads=1)
     case = story.breaks("chain", at(3), None)
     case.after = lambda nats: story.log.lose(nats, [3])
     return case
 
 
-def record_changed(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
+@LOGS.add
+def record_changed() -> Case:
+    story = Story()(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
     story.log.damage(2)
     return story.breaks("chain", at(2), None)
 
 
-def record_of_another_log(name: str) -> Case:
+@LOGS.add
+def record_of_another_log() -> Case:
     """One that is right in itself, but continues another one."""
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
+    story = Story()(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
     strange = decode_record(3, story.log.records[2])
     story.log.records[2] = encode_record(
         previous=b"\1" * 32,
@@ -163,35 +186,32 @@ def record_of_another_log(name: str) -> Case:
     return story.breaks("chain", at(3), None)
 
 
-def no_record(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)
+@LOGS.add
+def no_record() -> Case:
+    story = Story()(published("t"), delivered(at(2)), payloads=1)
     story.log.raw(b"hello")
     return story.breaks("chain", at(3), None)
 
 
-def beginning_gone(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
-    case = story.breaks("chain", at(2), None)
-    case.after = lambda nats: story.log.cut(nats, 2)
-    return case
+@LOGS.add
+def beginning_gone() -> Case:
+    story = Story()(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
+    return story.breaks("chain", at(2), None, cut=2)
 
 
-def turn_left_open(name: str) -> Case:
+@LOGS.add
+def turn_left_open() -> Case:
     """Its last part is missing, and no broker was started."""
-    story = Story(name)
+    story = Story()
     story.log.turn([published("t"), queued(at(2))], [delivered(at(2))], whole=False)
     story(Subscribed("p", [("x", 1)]))
     return story.breaks("turn", at(3), None)
 
 
-def part_without_a_first(name: str) -> Case:
-    story = Story(name)(Subscribed("p", [("x", 1)]), part=1)
-    return story.breaks("turn", at(2), None)
-
-
-def turn_of_a_crash(name: str) -> Case:
+@LOGS.add
+def turn_of_a_crash() -> Case:
     """What was left open by a crash is void, and nothing is wrong with that."""
-    story = Story(name)
+    story = Story()
     story.log.turn([published("t")], [delivered(at(2))], whole=False)
     story(
         BrokerStarted("0.1"),
@@ -201,105 +221,51 @@ def turn_of_a_crash(name: str) -> Case:
     return story.keeps()
 
 
-def turn_of_three(name: str) -> Case:
-    story = Story(name)
-    story(published("t"), payloads=1, last=False)
-    story(published("t", pid=2), payloads=1, part=1, last=False)
-    story(delivered(at(2), at(3)), part=2)
-    return story.keeps()
+LOGS |= {
+    "part_without_a_first": Story()(Subscribed("p", [("x", 1)]), part=1).breaks(
+        "turn", at(2), None
+    ),
+    "turn_of_three": Story()(published("t"), payloads=1, last=False)(
+        published("t", pid=2), payloads=1, part=1, last=False
+    )(delivered(at(2), at(3)), part=2).keeps(),
+}
 
 
 # ------------------------------------------------------------------- packet identifiers
 
 
-def identifier_in_flight(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)
+@LOGS.add
+def identifier_in_flight() -> Case:
+    story = Story()(published("t"), delivered(at(2)), payloads=1)
     story(published("t", pid=2), delivered(at(3), pid=1), payloads=1)
     return story.breaks("packet_id_reuse", at(3, 1))
 
 
-def identifier_being_released(name: str) -> Case:
-    story = Story(name)(published("t", qos=2), payloads=1)
-    story(Released("p", [1], [at(2)]), delivered(at(2), qos=2))(Received("s", [1]))
-    story(published("t", pid=2), delivered(at(5), pid=1), payloads=1)
-    return story.breaks("packet_id_reuse", at(5, 1))
-
-
-def identifier_zero(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2), pid=0), payloads=1)
-    return story.breaks("packet_id_reuse", at(2, 1))
-
-
-def identifier_of_a_publisher(name: str) -> Case:
-    story = Story(name)(published("x", qos=2), payloads=1)(published("x", qos=2), payloads=1)
-    return story.breaks("packet_id_reuse", at(3), "p")
-
-
-def identifier_free_again(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))
-    story(published("t", pid=1), delivered(at(4), pid=1), payloads=1)
-    return story.keeps()
+LOGS |= {
+    "identifier_being_released": Story()(published("t", qos=2), payloads=1)(
+        Released("p", [1], [at(2)]), delivered(at(2), qos=2)
+    )(Received("s", [1]))(published("t", pid=2), delivered(at(5), pid=1), payloads=1).breaks(
+        "packet_id_reuse", at(5, 1)
+    ),
+    "identifier_zero": Story()(published("t"), delivered(at(2), pid=0), payloads=1).breaks(
+        "packet_id_reuse", at(2, 1)
+    ),
+    "identifier_of_a_publisher": Story()(published("x", qos=2), payloads=1)(
+        published("x", qos=2), payloads=1
+    ).breaks("packet_id_reuse", at(3), "p"),
+    "identifier_free_again": Story()(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1]))(
+        published("t", pid=1), delivered(at(4), pid=1), payloads=1
+    ).keeps(),
+}
 
 
 # --------------------------------------------------------------------------- deliveries
 
 
-def never_delivered(name: str) -> Case:
-    story = Story(name)(published("x", "t"), payloads=2)(Acked("s", []))
-    return story.breaks("undelivered", at(2, 1))
-
-
-def never_delivered_by_wildcard(name: str) -> Case:
-    story = Story(name)(published("w/1", "w/1/2", "$w"), payloads=3)(published("w"), payloads=1)
-    return story.breaks("undelivered", at(2))
-
-
-def never_delivered_when_released(name: str) -> Case:
-    story = Story(name)(published("t", "t", qos=2), payloads=2)
-    story(Released("p", [1, 2], [at(2), at(2, 1)]), delivered(at(2), qos=2))
-    return story.breaks("undelivered", at(3, 1))
-
-
-def never_queued(name: str) -> Case:
-    """The client was away."""
-    story = Story(name)(closed())(published("t"), payloads=1)
-    return story.breaks("undelivered", at(3))
-
-
-def will_never_delivered(name: str) -> Case:
-    story = Story(name)(opened("x"), WillArmed("x", "t", 2, False, 3, 0), payloads=1)(
-        WillFired("x"),
-        published("t", session="x", qos=2, will=True),
-        closed("x"),
-        payloads=1,
-    )
-    return story.breaks("undelivered", at(3, 1))
-
-
-def delivered_too_late(name: str) -> Case:
-    story = Story(name)(published("t"), payloads=1)(delivered(at(2)))
-    return story.breaks("undelivered", at(3))
-
-
-def retained_not_sent(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)(Subscribed("s", [("r", 1)]))
-    story(published("x"), payloads=1)(Acked("p", []))
-    return story.breaks("undelivered", at(3))
-
-
-def dropped_with_a_reason(name: str) -> Case:
-    story = Story(name)(closed())(
-        published("t", "t"),
-        queued(at(3)),
-        MessageDropped("s", "queue_messages", 1, [at(3, 1)], "t"),
-        payloads=2,
-    )
-    return story.keeps()
-
-
-def nothing_owed(name: str) -> Case:
+@LOGS.add
+def nothing_owed() -> Case:
     """To no client that unsubscribed, subscribed at QoS 0 or later, or ended."""
-    story = Story(name)(
+    story = Story()(
         opened("zero"),
         Subscribed("zero", [("#", 0)]),
         opened("gone"),
@@ -310,158 +276,135 @@ def nothing_owed(name: str) -> Case:
     return story.keeps()
 
 
-def two_filters_one_copy(name: str) -> Case:
-    story = Story(name)(Subscribed("s", [("#", 1), ("+", 2)]))
+@LOGS.add
+def two_filters_one_copy() -> Case:
+    story = Story()(Subscribed("s", [("#", 1), ("+", 2)]))
     story(published("t"), delivered(at(3), topic_filter="+"), payloads=1)
     return story.keeps()
 
 
-def ended_in_the_turn(name: str) -> Case:
-    """A clean session that ends in the turn of a publication need not get it."""
-    story = Story(name, clean=True)(published("t"), closed(), payloads=1)
-    return story.keeps()
-
-
-def delivered_again(name: str) -> Case:
-    story = Story(name)(published("t", qos=2), payloads=1)
-    story(Released("p", [1], [at(2)]), delivered(at(2), qos=2))(Received("s", [1]))
-    story(Completed("s", [1]))(delivered(at(2), qos=2, pid=2))
-    return story.breaks("delivered_twice", at(6))
-
-
-def queued_after_delivery(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(queued(at(2)))
-    return story.breaks("delivered_twice", at(3))
-
-
-def sent_again(name: str) -> Case:
+@LOGS.add
+def sent_again() -> Case:
     """Under its packet identifier: that is how it must be."""
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(closed())
+    story = Story()(published("t"), delivered(at(2)), payloads=1)(closed())
     story(opened(resumed=True, generation=2), Redelivered("s", [1], "resumed"))(Acked("s", [1]))
     return story.keeps()
 
 
-def out_of_order(name: str) -> Case:
-    story = Story(name)(
+@LOGS.add
+def no_such_filter() -> Case:
+    story = Story()(published("t"), delivered(at(2), topic_filter="#"), payloads=1)
+    return story.breaks("no_subscription", at(2, 1))
+
+
+LOGS |= {
+    "never_delivered": Story()(published("x", "t"), payloads=2)(Acked("s", [])).breaks(
+        "undelivered", at(2, 1)
+    ),
+    "never_delivered_by_wildcard": Story()(published("w/1", "w/1/2", "$w"), payloads=3)(
+        published("w"), payloads=1
+    ).breaks("undelivered", at(2)),
+    "never_delivered_when_released": Story()(published("t", "t", qos=2), payloads=2)(
+        Released("p", [1, 2], [at(2), at(2, 1)]), delivered(at(2), qos=2)
+    ).breaks("undelivered", at(3, 1)),
+    # The client was away.
+    "never_queued": Story()(closed())(published("t"), payloads=1).breaks("undelivered", at(3)),
+    "will_never_delivered": Story()(opened("x"), WillArmed("x", "t", 2, False, 3, 0), payloads=1)(
+        WillFired("x"), published("t", session="x", qos=2, will=True), closed("x"), payloads=1
+    ).breaks("undelivered", at(3, 1)),
+    "delivered_too_late": Story()(published("t"), payloads=1)(delivered(at(2))).breaks(
+        "undelivered", at(3)
+    ),
+    "retained_not_sent": Story()(published("r", retain=True), payloads=1)(
+        Subscribed("s", [("r", 1)])
+    )(published("x"), payloads=1)(Acked("p", [])).breaks("undelivered", at(3)),
+    "dropped_with_a_reason": Story()(closed())(
+        published("t", "t"),
+        queued(at(3)),
+        MessageDropped("s", "queue_messages", 1, [at(3, 1)], "t"),
+        payloads=2,
+    ).keeps(),
+    # A clean session that ends in the turn of a publication need not get it.
+    "ended_in_the_turn": Story(clean=True)(published("t"), closed(), payloads=1).keeps(),
+    "delivered_again": Story()(published("t", qos=2), payloads=1)(
+        Released("p", [1], [at(2)]), delivered(at(2), qos=2)
+    )(Received("s", [1]))(Completed("s", [1]))(delivered(at(2), qos=2, pid=2)).breaks(
+        "delivered_twice", at(6)
+    ),
+    "queued_after_delivery": Story()(published("t"), delivered(at(2)), payloads=1)(
+        queued(at(2))
+    ).breaks("delivered_twice", at(3)),
+    "out_of_order": Story()(
         published("t", "t"), delivered(at(2, 1)), delivered(at(2), pid=2), payloads=2
-    )
-    return story.breaks("order", at(2, 3))
-
-
-def order_of_two_topics(name: str) -> Case:
-    story = Story(name)(
+    ).breaks("order", at(2, 3)),
+    "order_of_two_topics": Story()(
         published("t", "w/1"),
         delivered(at(2, 1), topic_filter="w/+"),
         delivered(at(2), pid=2),
         payloads=2,
-    )
-    return story.keeps()
-
-
-def order_of_release(name: str) -> Case:
-    """What counts is the release, not the publication."""
-    story = Story(name)(published("t", "t", qos=2), payloads=2)
-    story(Released("p", [2], [at(2, 1)]), delivered(at(2, 1), qos=2))
-    story(Released("p", [1], [at(2)]), delivered(at(2), qos=2, pid=2))
-    return story.keeps()
-
-
-def not_subscribed(name: str) -> Case:
-    story = Story(name)(published("x"), delivered(at(2)), payloads=1)
-    return story.breaks("no_subscription", at(2, 1))
-
-
-def no_such_filter(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2), topic_filter="#"), payloads=1)
-    return story.breaks("no_subscription", at(2, 1))
-
-
-def after_unsubscribing(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Unsubscribed("s", ["t"]))
-    story(published("t", pid=2), delivered(at(4), pid=2), payloads=1)
-    return story.breaks("no_subscription", at(4, 1))
-
-
-def retained_for_another_filter(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)
-    story(Subscribed("s", [("q", 1)]), delivered(at(2), topic_filter="q", retain=True))
-    return story.breaks("no_subscription", at(3, 1))
+    ).keeps(),
+    # What counts is the release, not the publication.
+    "order_of_release": Story()(published("t", "t", qos=2), payloads=2)(
+        Released("p", [2], [at(2, 1)]), delivered(at(2, 1), qos=2)
+    )(Released("p", [1], [at(2)]), delivered(at(2), qos=2, pid=2)).keeps(),
+    "not_subscribed": Story()(published("x"), delivered(at(2)), payloads=1).breaks(
+        "no_subscription", at(2, 1)
+    ),
+    "after_unsubscribing": Story()(published("t"), delivered(at(2)), payloads=1)(
+        Unsubscribed("s", ["t"])
+    )(published("t", pid=2), delivered(at(4), pid=2), payloads=1).breaks(
+        "no_subscription", at(4, 1)
+    ),
+    "retained_for_another_filter": Story()(published("r", retain=True), payloads=1)(
+        Subscribed("s", [("q", 1)]), delivered(at(2), topic_filter="q", retain=True)
+    ).breaks("no_subscription", at(3, 1)),
+}
 
 
 # ---------------------------------------------------------------- acknowledgements, queue
 
 
-def acknowledged_unknown(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Acked("s", [1, 2]))
-    return story.breaks("acknowledgement", at(3, 1))
-
-
-def acknowledged_otherwise(name: str) -> Case:
-    """PUBREC for a delivery at QoS 1."""
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(Received("s", [1]))
-    return story.breaks("acknowledgement", at(3))
-
-
-def completed_before_received(name: str) -> Case:
-    story = Story(name)(published("t", qos=2), payloads=1)
-    story(Released("p", [1], [at(2)]), delivered(at(2), qos=2))(Completed("s", [1]))
-    return story.breaks("acknowledgement", at(4))
-
-
-def released_unknown(name: str) -> Case:
-    story = Story(name)(published("x", qos=2), payloads=1)(Released("p", [2], [at(2)]))
-    return story.breaks("acknowledgement", at(3), "p")
-
-
-def sent_again_unknown(name: str) -> Case:
-    story = Story(name)(Redelivered("s", [7], "ack_wait"))
-    return story.breaks("acknowledgement", at(2))
-
-
-def not_from_the_head(name: str) -> Case:
-    story = Story(name)(closed())(published("t", "t"), queued(at(3), at(3, 1)), payloads=2)
-    story(opened(resumed=True, generation=2), delivered(at(3, 1), queued=3))
-    return story.breaks("queue", at(4, 1))
-
-
-def from_the_head(name: str) -> Case:
-    story = Story(name)(closed())(published("t", "t"), queued(at(3), at(3, 1)), payloads=2)
-    story(opened(resumed=True, generation=2), delivered(at(3), at(3, 1), queued=6))
-    return story.keeps()
+LOGS |= {
+    "acknowledged_unknown": Story()(published("t"), delivered(at(2)), payloads=1)(
+        Acked("s", [1, 2])
+    ).breaks("acknowledgement", at(3, 1)),
+    # PUBREC for a delivery at QoS 1.
+    "acknowledged_otherwise": Story()(published("t"), delivered(at(2)), payloads=1)(
+        Received("s", [1])
+    ).breaks("acknowledgement", at(3)),
+    "completed_before_received": Story()(published("t", qos=2), payloads=1)(
+        Released("p", [1], [at(2)]), delivered(at(2), qos=2)
+    )(Completed("s", [1])).breaks("acknowledgement", at(4)),
+    "released_unknown": Story()(published("x", qos=2), payloads=1)(
+        Released("p", [2], [at(2)])
+    ).breaks("acknowledgement", at(3), "p"),
+    "sent_again_unknown": Story()(Redelivered("s", [7], "ack_wait")).breaks(
+        "acknowledgement", at(2)
+    ),
+    "not_from_the_head": Story()(closed())(
+        published("t", "t"), queued(at(3), at(3, 1)), payloads=2
+    )(opened(resumed=True, generation=2), delivered(at(3, 1), queued=3)).breaks("queue", at(4, 1)),
+    "from_the_head": Story()(closed())(published("t", "t"), queued(at(3), at(3, 1)), payloads=2)(
+        opened(resumed=True, generation=2), delivered(at(3), at(3, 1), queued=6)
+    ).keeps(),
+}
 
 
 # ------------------------------------------------------------- QoS, turns, what is sent again
 
 
-def at_another_qos(name: str) -> Case:
-    story = Story(name)(published("t", qos=2), payloads=1)
-    story(Released("p", [1], [at(2)]), delivered(at(2), qos=1))
-    return story.breaks("qos", at(3, 1))
-
-
-def at_more_than_was_granted(name: str) -> Case:
-    story = Story(name)(Subscribed("s", [("t", 1)]))
-    story(published("t", qos=2), Released("p", [1], [at(3)]), payloads=1, last=False)
-    story(queued(at(3), qos=2), part=1)
-    return story.breaks("qos", at(4))
-
-
-def at_less_than_the_highest(name: str) -> Case:
+@LOGS.add
+def at_less_than_the_highest() -> Case:
     """Of two subscriptions the one with the higher QoS counts."""
-    story = Story(name)(Subscribed("s", [("#", 1)]))(published("t", qos=2), payloads=1)
+    story = Story()(Subscribed("s", [("#", 1)]))(published("t", qos=2), payloads=1)
     story(Released("p", [1], [at(3)]), delivered(at(3), topic_filter="#"))
     return story.breaks("qos", at(4, 1))
 
 
-def retained_at_more_than_was_granted(name: str) -> Case:
-    story = Story(name)(published("r", qos=2, retain=True), payloads=1)(Released("p", [1], [at(2)]))
-    story(Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", qos=2, retain=True))
-    return story.breaks("qos", at(4, 1))
-
-
-def changed_in_its_turn(name: str) -> Case:
+@LOGS.add
+def changed_in_its_turn() -> Case:
     """A subscription counts for the whole turn, at each QoS that it had in it."""
-    story = Story(name)(published("t"), Unsubscribed("s", ["t"]), delivered(at(2)), payloads=1)
+    story = Story()(published("t"), Unsubscribed("s", ["t"]), delivered(at(2)), payloads=1)
     story(Subscribed("s", [("t", 2), ("u", 0)]))
     story(published("t", pid=2), Subscribed("s", [("t", 0)]), payloads=1)
     story(Subscribed("s", [("t", 2)]))(published("t", pid=3), payloads=1, last=False)
@@ -473,78 +416,10 @@ def changed_in_its_turn(name: str) -> Case:
     return story.keeps()
 
 
-def unsubscribed_in_a_part_before(name: str) -> Case:
-    """Of the turn before: it counts no more."""
-    story = Story(name)(published("t"), Unsubscribed("s", ["t"]), payloads=1, last=False)
-    story(delivered(at(2)), part=1)(published("t", pid=2), delivered(at(4), pid=2), payloads=1)
-    return story.breaks("no_subscription", at(4, 1))
-
-
-def in_no_part_of_the_turn(name: str) -> Case:
-    """Subscribed to after the turn of the message, and so due only in the next one."""
-    story = Story(name)(published("u"), payloads=1)(Subscribed("s", [("u", 1)]))
-    story(published("u", pid=2), Acked("p", []), payloads=1)
-    return story.breaks("undelivered", at(4))
-
-
-def retained_sent_twice(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)
-    story(
-        Subscribed("s", [("r", 1)]),
-        delivered(at(2), topic_filter="r", retain=True),
-        delivered(at(2), topic_filter="r", retain=True, pid=2),
-    )
-    return story.breaks("delivered_twice", at(3, 2))
-
-
-def retained_sent_later(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)
-    story(Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", retain=True))
-    story(delivered(at(2), topic_filter="r", retain=True, pid=2))
-    return story.breaks("no_subscription", at(4))
-
-
-def retained_for_each_subscribe(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)
-    story(
-        Subscribed("s", [("r", 1)]),
-        Subscribed("s", [("r", 1)]),
-        delivered(at(2), topic_filter="r", retain=True),
-        delivered(at(2), topic_filter="r", retain=True, pid=2),
-    )
-    return story.keeps()
-
-
-def order_of_two_publishers(name: str) -> Case:
-    """The standard asks for the order of each publisher."""
-    story = Story(name)(opened("x"))(
-        published("t"),
-        published("t", session="x", at=3),
-        delivered(at(3, 1)),
-        delivered(at(3), pid=2),
-        payloads=2,
-    )
-    return story.keeps()
-
-
-def sent_again_out_of_order(name: str) -> Case:
-    story = Story(name)(published("t", "t"), delivered(at(2), at(2, 1)), payloads=2)(closed())
-    story(opened(resumed=True, generation=2), Redelivered("s", [2, 1], "resumed"))
-    return story.breaks("order", at(4, 1))
-
-
-def sent_before_what_is_sent_again(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)(closed())
-    story(opened(resumed=True, generation=2))
-    story(published("t", pid=2), delivered(at(5), pid=2), payloads=1)
-    return story.breaks("order", at(5, 1))
-
-
-def sent_again_in_order(name: str) -> Case:
+@LOGS.add
+def sent_again_in_order() -> Case:
     """PUBREL first; what is acknowledged meanwhile is not sent again, what comes new waits."""
-    story = Story(name)(
-        published("t", "t", "t"), delivered(at(2), at(2, 1)), payloads=3, last=False
-    )
+    story = Story()(published("t", "t", "t"), delivered(at(2), at(2, 1)), payloads=3, last=False)
     story(delivered(at(2, 2), pid=3), part=1)
     story(published("t", qos=2, pid=9), Released("p", [9], [at(4)]), payloads=1, last=False)
     story(delivered(at(4), qos=2, pid=4), part=1)(Received("s", [4]))(closed())
@@ -555,30 +430,84 @@ def sent_again_in_order(name: str) -> Case:
     return story.keeps()
 
 
+LOGS |= {
+    "at_another_qos": Story()(published("t", qos=2), payloads=1)(
+        Released("p", [1], [at(2)]), delivered(at(2), qos=1)
+    ).breaks("qos", at(3, 1)),
+    "at_more_than_was_granted": Story()(Subscribed("s", [("t", 1)]))(
+        published("t", qos=2), Released("p", [1], [at(3)]), payloads=1, last=False
+    )(queued(at(3), qos=2), part=1).breaks("qos", at(4)),
+    "retained_at_more_than_was_granted": Story()(published("r", qos=2, retain=True), payloads=1)(
+        Released("p", [1], [at(2)])
+    )(Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", qos=2, retain=True)).breaks(
+        "qos", at(4, 1)
+    ),
+    # Of the turn before: it counts no more.
+    "unsubscribed_in_a_part_before": Story()(
+        published("t"), Unsubscribed("s", ["t"]), payloads=1, last=False
+    )(delivered(at(2)), part=1)(published("t", pid=2), delivered(at(4), pid=2), payloads=1).breaks(
+        "no_subscription", at(4, 1)
+    ),
+    # Subscribed to after the turn of the message, and so due only in the next one.
+    "in_no_part_of_the_turn": Story()(published("u"), payloads=1)(Subscribed("s", [("u", 1)]))(
+        published("u", pid=2), Acked("p", []), payloads=1
+    ).breaks("undelivered", at(4)),
+    "retained_sent_twice": Story()(published("r", retain=True), payloads=1)(
+        Subscribed("s", [("r", 1)]),
+        delivered(at(2), topic_filter="r", retain=True),
+        delivered(at(2), topic_filter="r", retain=True, pid=2),
+    ).breaks("delivered_twice", at(3, 2)),
+    "retained_sent_later": Story()(published("r", retain=True), payloads=1)(
+        Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", retain=True)
+    )(delivered(at(2), topic_filter="r", retain=True, pid=2)).breaks("no_subscription", at(4)),
+    "retained_for_each_subscribe": Story()(published("r", retain=True), payloads=1)(
+        Subscribed("s", [("r", 1)]),
+        Subscribed("s", [("r", 1)]),
+        delivered(at(2), topic_filter="r", retain=True),
+        delivered(at(2), topic_filter="r", retain=True, pid=2),
+    ).keeps(),
+    # The standard asks for the order of each publisher.
+    "order_of_two_publishers": Story()(opened("x"))(
+        published("t"),
+        published("t", session="x", at=3),
+        delivered(at(3, 1)),
+        delivered(at(3), pid=2),
+        payloads=2,
+    ).keeps(),
+    "sent_again_out_of_order": Story()(published("t", "t"), delivered(at(2), at(2, 1)), payloads=2)(
+        closed()
+    )(opened(resumed=True, generation=2), Redelivered("s", [2, 1], "resumed")).breaks(
+        "order", at(4, 1)
+    ),
+    "sent_before_what_is_sent_again": Story()(published("t"), delivered(at(2)), payloads=1)(
+        closed()
+    )(opened(resumed=True, generation=2))(
+        published("t", pid=2), delivered(at(5), pid=2), payloads=1
+    ).breaks("order", at(5, 1)),
+}
+
+
 # --------------------------------------------------------------------------------- drops
 
 
-def dropped_more_than_named(name: str) -> Case:
-    story = Story(name)(closed())(published("t", "t"), queued(at(3), at(3, 1)), payloads=2)
-    story(MessageDropped("s", "queue_messages", 2, [at(3)], "t", 6))
-    return story.breaks("queue", at(4))
-
-
-def dropped_without_a_reason(name: str) -> Case:
-    story = Story(name)(published("t"), MessageDropped("s", "", 1, [at(2)], "t"), payloads=1)
-    return story.breaks("drop", at(2, 1))
-
-
-def dropped_on_its_way(name: str) -> Case:
-    story = Story(name)(published("t"), delivered(at(2)), payloads=1)
+@LOGS.add
+def dropped_on_its_way() -> Case:
+    story = Story()(published("t"), delivered(at(2)), payloads=1)
     story(MessageDropped("s", "queue_messages", 1, [at(2)], "t"))
     return story.breaks("undelivered", at(3))
 
 
-def dropped_too_late(name: str) -> Case:
-    story = Story(name)(published("t"), payloads=1)
-    story(MessageDropped("s", "queue_messages", 1, [at(2)], "t"))
-    return story.breaks("undelivered", at(3))
+LOGS |= {
+    "dropped_more_than_named": Story()(closed())(
+        published("t", "t"), queued(at(3), at(3, 1)), payloads=2
+    )(MessageDropped("s", "queue_messages", 2, [at(3)], "t", 6)).breaks("queue", at(4)),
+    "dropped_without_a_reason": Story()(
+        published("t"), MessageDropped("s", "", 1, [at(2)], "t"), payloads=1
+    ).breaks("drop", at(2, 1)),
+    "dropped_too_late": Story()(published("t"), payloads=1)(
+        MessageDropped("s", "queue_messages", 1, [at(2)], "t")
+    ).breaks("undelivered", at(3)),
+}
 
 
 # --------------------------------------------------------------------------- retained
@@ -611,8 +540,8 @@ def snapshot(story: Story, session: str, **changed: Any) -> SessionSnapshot:
     return SessionSnapshot(session, {**part, **changed})
 
 
-def _retained_checkpoint(name: str, ref: Position, payload: bytes = b"000") -> Story:
-    story = Story(name)(published("r", retain=True), payloads=1)
+def _retained_checkpoint(ref: Position, payload: bytes = b"000") -> Story:
+    story = Story()(published("r", retain=True), payloads=1)
     story(published("r", retain=True, pid=2), payloads=1)
     begun = at(4)
     story.log.record(
@@ -626,23 +555,9 @@ def _retained_checkpoint(name: str, ref: Position, payload: bytes = b"000") -> S
     return story
 
 
-def repeats_the_one_before(name: str) -> Case:
-    return _retained_checkpoint(name, at(2)).breaks("retained", at(4, 3), None)
-
-
-def repeats_other_bytes(name: str) -> Case:
-    return _retained_checkpoint(name, at(3), b"abc").breaks("retained", at(4, 3), None)
-
-
-def repeats_the_last(name: str) -> Case:
-    """And a filter that is subscribed to then gets it under its new position."""
-    story = _retained_checkpoint(name, at(3))
-    story(Subscribed("s", [("r", 1)]), delivered(at(4, 3), topic_filter="r", retain=True))
-    return story.keeps()
-
-
-def repeats_what_was_cleared(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)
+@LOGS.add
+def repeats_what_was_cleared() -> Case:
+    story = Story()(published("r", retain=True), payloads=1)
     story(OperatorActed("clear_retained", "ops", "r"), RetainedCleared(["r"]))
     begun = at(4)
     story(
@@ -656,60 +571,71 @@ def repeats_what_was_cleared(name: str) -> Case:
     return story.breaks("retained", at(4, 3), None)
 
 
-def replayed_though_replaced(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)
-    story(published("r", retain=True, pid=2), payloads=1)
-    story(Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", retain=True))
-    return story.breaks("retained", at(4, 1), "s", ("undelivered", at(4), "s"))
-
-
-def retained_by_release(name: str) -> Case:
-    """A message of QoS 2 is retained with its PUBREL, not before."""
-    story = Story(name)(published("r", qos=2, retain=True), payloads=1)
-    story(Subscribed("s", [("r", 2)]))(Unsubscribed("s", ["r"]))(Released("p", [1], [at(2)]))
-    story(Subscribed("s", [("r", 2)]), delivered(at(2), topic_filter="r", qos=2, retain=True))
-    return story.keeps()
+LOGS |= {
+    "repeats_the_one_before": _retained_checkpoint(at(2)).breaks("retained", at(4, 3), None),
+    "repeats_other_bytes": _retained_checkpoint(at(3), b"abc").breaks("retained", at(4, 3), None),
+    # And a filter that is subscribed to then gets it under its new position.
+    "repeats_the_last": _retained_checkpoint(at(3))(
+        Subscribed("s", [("r", 1)]), delivered(at(4, 3), topic_filter="r", retain=True)
+    ).keeps(),
+    "replayed_though_replaced": Story()(published("r", retain=True), payloads=1)(
+        published("r", retain=True, pid=2), payloads=1
+    )(Subscribed("s", [("r", 1)]), delivered(at(2), topic_filter="r", retain=True)).breaks(
+        "retained", at(4, 1), "s", ("undelivered", at(4), "s")
+    ),
+    # A message of QoS 2 is retained with its PUBREL, not before.
+    "retained_by_release": Story()(published("r", qos=2, retain=True), payloads=1)(
+        Subscribed("s", [("r", 2)])
+    )(Unsubscribed("s", ["r"]))(Released("p", [1], [at(2)]))(
+        Subscribed("s", [("r", 2)]), delivered(at(2), topic_filter="r", qos=2, retain=True)
+    ).keeps(),
+}
 
 
 # ------------------------------------------------------------------- checkpoints and cuts
 
 
-def snapshot_of_another_state(name: str) -> Case:
-    story = Story(name)
+@LOGS.add
+def snapshot_of_another_state() -> Case:
+    story = Story()
     checkpoint(
         story, snapshot(story, "p"), snapshot(story, "s", last_pid=9), sessions=2, retained=0
     )
     return story.breaks("checkpoint", at(2, 2))
 
 
-def session_not_repeated(name: str) -> Case:
-    story = Story(name)
+@LOGS.add
+def session_not_repeated() -> Case:
+    story = Story()
     checkpoint(story, snapshot(story, "p"), sessions=1, retained=0)
     return story.breaks("checkpoint", at(2, 2))
 
 
-def retained_not_repeated(name: str) -> Case:
-    story = Story(name)(published("r", retain=True), payloads=1)
+@LOGS.add
+def retained_not_repeated() -> Case:
+    story = Story()(published("r", retain=True), payloads=1)
     checkpoint(story, snapshot(story, "p"), snapshot(story, "s"), sessions=2, retained=0)
     return story.breaks("checkpoint", at(3, 3), None)
 
 
-def counts_of_a_checkpoint(name: str) -> Case:
-    story = Story(name)
+@LOGS.add
+def counts_of_a_checkpoint() -> Case:
+    story = Story()
     checkpoint(story, snapshot(story, "p"), snapshot(story, "s"), sessions=3, retained=0)
     return story.breaks("checkpoint", at(2, 3), None)
 
 
-def cut_anywhere(name: str) -> Case:
+@LOGS.add
+def cut_anywhere() -> Case:
     """No checkpoint begins there."""
-    story = Story(name)(Acked("s", []))
+    story = Story()(Acked("s", []))
     link = previous_of(story.log.records[1]).hex()
     story(LogCut(2, link, story.log.time_ms, "keep"))
     return story.breaks("checkpoint", at(3), None)
 
 
-def _waiting_over_a_checkpoint(name: str) -> Story:
-    story = Story(name)(closed())(published("t"), queued(at(3)), payloads=1)
+def _waiting_over_a_checkpoint() -> Story:
+    story = Story()(closed())(published("t"), queued(at(3)), payloads=1)
     return checkpoint(story, snapshot(story, "p"), snapshot(story, "s"), sessions=2, retained=0)
 
 
@@ -718,117 +644,72 @@ def _cut(story: Story, first: int) -> LogCut:
     return LogCut(first, previous_of(data).hex(), decode_record(first, data).time_ms, "keep")
 
 
-def cut_off_though_needed(name: str) -> Case:
-    story = _waiting_over_a_checkpoint(name)
+@LOGS.add
+def cut_off_though_needed() -> Case:
+    story = _waiting_over_a_checkpoint()
     story(_cut(story, 4))
     return story.breaks("checkpoint", at(5))
 
 
-def carried_over_a_cut(name: str) -> Case:
-    story = _waiting_over_a_checkpoint(name)
+@LOGS.add
+def carried_over_a_cut() -> Case:
+    story = _waiting_over_a_checkpoint()
     story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 4))
     story(opened(resumed=True, generation=2), delivered(at(3), queued=3))(Acked("s", [1]))
     return story.keeps()
 
 
-def carried_with_other_bytes(name: str) -> Case:
-    story = _waiting_over_a_checkpoint(name)
+@LOGS.add
+def carried_with_other_bytes() -> Case:
+    story = _waiting_over_a_checkpoint()
     story.log.record(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=[b"abc"])
     story(_cut(story, 4))
     return story.breaks("checkpoint", at(5), None)
 
 
-def cut_log(name: str) -> Case:
+@LOGS.add
+def cut_log() -> Case:
     """A log that begins with a checkpoint, and continues correctly."""
-    story = carried_over_a_cut(name).log
+    story = carried_over_a_cut().log
     case = Case(story)
     case.after = lambda nats: story.cut(nats, 4)
     return case
 
 
-def cut_log_with_an_earlier_cut(name: str) -> Case:
+@LOGS.add
+def cut_log_with_an_earlier_cut() -> Case:
     """What was carried over the earlier one is cut off."""
-    story = _waiting_over_a_checkpoint(name)
+    story = _waiting_over_a_checkpoint()
     story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)
     both = snapshot(story, "p"), snapshot(story, "s")
     story(CheckpointBegun(2), *both, CheckpointCompleted(2, at(6), 2, 0))(_cut(story, 4))
     story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 6))
-    case = story.keeps()
-    case.after = lambda nats: story.log.cut(nats, 6)
-    return case
+    return story.keeps(cut=6)
 
 
-def cut_log_that_goes_wrong(name: str) -> Case:
-    story = _waiting_over_a_checkpoint(name)
+@LOGS.add
+def cut_log_that_goes_wrong() -> Case:
+    story = _waiting_over_a_checkpoint()
     story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 4))
     story(published("t"), payloads=1)
-    case = story.breaks("undelivered", at(7))
-    case.after = lambda nats: story.log.cut(nats, 4)
-    return case
+    return story.breaks("undelivered", at(7), cut=4)
 
 
 # --------------------------------------------------------------------- sessions, ownership
 
 
-def resumed_out_of_nothing(name: str) -> Case:
-    story = Story(name)(opened("x", resumed=True))
-    return story.breaks("session", at(2), "x")
-
-
-def thrown_away(name: str) -> Case:
-    story = Story(name)(closed())(opened(generation=2))
-    return story.breaks("session", at(3))
-
-
-def resumed_though_clean(name: str) -> Case:
-    story = Story(name)(closed())(opened(resumed=True, clean=True, generation=2))
-    return story.breaks("session", at(3))
-
-
-def resumed_out_of_a_clean_one(name: str) -> Case:
-    story = Story(name, clean=True)(WillArmed("s", "q", 0, False, 3, 0), payloads=1)(closed())
-    story(opened(resumed=True, generation=2))
-    wills = [("will", at(number), "s") for number in (2, 3, 4)]
-    return story.breaks("session", at(4), "s", *wills)
-
-
-def expired_while_connected(name: str) -> Case:
-    story = Story(name)(SessionExpired("s", "expired"))
-    return story.breaks("session", at(2))
-
-
-def resumed_out_of_nothing_after_a_cut(name: str) -> Case:
+@LOGS.add
+def resumed_out_of_nothing_after_a_cut() -> Case:
     """The checkpoint that the log begins with does not have the session."""
-    story = _waiting_over_a_checkpoint(name)
+    story = _waiting_over_a_checkpoint()
     story(MessagesCarried([at(3)], ["t"], [], 3, 0, 1), payloads=1)(_cut(story, 4))
     story(opened("x", resumed=True, generation=2))
-    case = story.breaks("session", at(7), "x")
-    case.after = lambda nats: story.log.cut(nats, 4)
-    return case
+    return story.breaks("session", at(7), "x", cut=4)
 
 
-def two_connections(name: str) -> Case:
-    story = Story(name)(opened(resumed=True, generation=2))
-    return story.breaks("ownership", at(2))
-
-
-def generations(name: str) -> Case:
-    story = Story(name)(closed())(opened(resumed=True, generation=7))
-    return story.breaks("ownership", at(3))
-
-
-def closed_by_another(name: str) -> Case:
-    story = Story(name)(closed(generation=3))
-    return story.breaks("ownership", at(2))
-
-
-def delivered_to_nobody(name: str) -> Case:
-    story = Story(name)(closed())(published("t"), delivered(at(3)), payloads=1)
-    return story.breaks("ownership", at(3, 1))
-
-
-def taken_over(name: str) -> Case:
-    story = Story(name)(
+@LOGS.add
+def taken_over() -> Case:
+    story = Story()(
         SessionTakenOver("s", 1), closed(reason="taken_over"), opened(resumed=True, generation=2)
     )
     story(opened("x", clean=True), WillArmed("x", "q", 1, False, 3, 0), payloads=1)
@@ -836,50 +717,38 @@ def taken_over(name: str) -> Case:
     return story.keeps()
 
 
+LOGS |= {
+    "resumed_out_of_nothing": Story()(opened("x", resumed=True)).breaks("session", at(2), "x"),
+    "thrown_away": Story()(closed())(opened(generation=2)).breaks("session", at(3)),
+    "resumed_though_clean": Story()(closed())(
+        opened(resumed=True, clean=True, generation=2)
+    ).breaks("session", at(3)),
+    "resumed_out_of_a_clean_one": Story(clean=True)(
+        WillArmed("s", "q", 0, False, 3, 0), payloads=1
+    )(closed())(opened(resumed=True, generation=2)).breaks(
+        "session", at(4), "s", *[("will", at(number), "s") for number in (2, 3, 4)]
+    ),
+    "expired_while_connected": Story()(SessionExpired("s", "expired")).breaks("session", at(2)),
+    "two_connections": Story()(opened(resumed=True, generation=2)).breaks("ownership", at(2)),
+    "generations": Story()(closed())(opened(resumed=True, generation=7)).breaks("ownership", at(3)),
+    "closed_by_another": Story()(closed(generation=3)).breaks("ownership", at(2)),
+    "delivered_to_nobody": Story()(closed())(published("t"), delivered(at(3)), payloads=1).breaks(
+        "ownership", at(3, 1)
+    ),
+}
+
+
 # ------------------------------------------------------------------------------- events
 
 
-def unreadable(name: str) -> Case:
-    story = Story(name)
+@LOGS.add
+def unreadable() -> Case:
+    story = Story()
     story.log.record({"e": "Acked", "v": 1, "session": "s", "pids": "many"})
     return story.breaks("event", at(2), None)
 
 
-def misfit(name: str) -> Case:
-    """Payloads that the record does not hold."""
-    story = Story(name)(published("t"), delivered(at(2)), payloads=0)
-    return story.breaks("event", at(2), None)
-
-
-BROKEN = (
-    record_missing, record_changed, record_of_another_log, no_record, beginning_gone,
-    turn_left_open, part_without_a_first,
-    identifier_in_flight, identifier_being_released, identifier_zero, identifier_of_a_publisher,
-    never_delivered, never_delivered_by_wildcard, never_delivered_when_released, never_queued,
-    will_never_delivered, delivered_too_late, retained_not_sent, delivered_again,
-    queued_after_delivery, out_of_order, not_subscribed, no_such_filter, after_unsubscribing,
-    retained_for_another_filter,
-    acknowledged_unknown, acknowledged_otherwise, completed_before_received, released_unknown,
-    sent_again_unknown, not_from_the_head,
-    repeats_the_one_before, repeats_other_bytes, repeats_what_was_cleared,
-    replayed_though_replaced,
-    snapshot_of_another_state, session_not_repeated, retained_not_repeated,
-    counts_of_a_checkpoint, cut_anywhere, cut_off_though_needed, carried_with_other_bytes,
-    cut_log_that_goes_wrong,
-    at_another_qos, at_more_than_was_granted, at_less_than_the_highest,
-    retained_at_more_than_was_granted, unsubscribed_in_a_part_before, in_no_part_of_the_turn,
-    retained_sent_twice, retained_sent_later, sent_again_out_of_order,
-    sent_before_what_is_sent_again, dropped_more_than_named, dropped_without_a_reason,
-    dropped_on_its_way, dropped_too_late,
-    resumed_though_clean, resumed_out_of_a_clean_one, expired_while_connected,
-    resumed_out_of_nothing_after_a_cut, resumed_out_of_nothing, thrown_away,
-    two_connections, generations, closed_by_another, delivered_to_nobody,
-    unreadable, misfit,
-)  # fmt: skip
-KEPT = (
-    turn_of_a_crash, turn_of_three, identifier_free_again, dropped_with_a_reason, nothing_owed,
-    two_filters_one_copy, ended_in_the_turn, changed_in_its_turn, retained_for_each_subscribe,
-    order_of_two_publishers, sent_again_in_order, sent_again, order_of_two_topics, order_of_release,
-    from_the_head, repeats_the_last, retained_by_release, carried_over_a_cut, cut_log,
-    cut_log_with_an_earlier_cut, taken_over,
-)  # fmt: skip
+LOGS |= {
+    # Payloads that the record does not hold.
+    "misfit": Story()(published("t"), delivered(at(2)), payloads=0).breaks("event", at(2), None),
+}

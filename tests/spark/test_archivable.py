@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from archives import access, publish, stage
+from archives import publish, stage
 from harness.logs import LogBuilder
+from harness.nats import access
 
 from eventstore.errors import CorruptLog, NatsUnavailable, NoLog
 from spark.jobs.archive_plan import (

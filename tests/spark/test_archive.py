@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from archives import DAY_MS, publish
+from archives import DAY_MS, publish, records
 from harness.broker import environment
 from harness.fixtures import fill, small_disk
 from harness.logs import BEGIN_MS, LogBuilder
@@ -53,10 +53,6 @@ def stored(directory: Path | str, log: LogBuilder) -> list[tuple[int, bytes]]:
         if one.stream == log.stream:
             return list(one.read(1, 1 << 40))
     return []
-
-
-def records(log: LogBuilder, first: int = 1, last: int | None = None) -> list[tuple[int, bytes]]:
-    return list(enumerate(log.records[first - 1 : last], first))
 
 
 def test_each_run_continues_the_previous_one(tmp_path: Path, new_log: New, opened: Opened) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 import pytest
-from archives import DAY_MS, NODE, archived, publish, stage
+from archives import DAY_MS, NODE, all_of, archived, built, publish, records, stage
 from harness.logs import BEGIN_MS, LogBuilder
 from pyarrow import parquet
 
@@ -39,17 +39,6 @@ from spark.tables.planning import RecordTimes
 from spark.tables.source import LogReader
 
 
-def built(count: int, size: int = 20) -> LogBuilder:
-    log = LogBuilder()
-    publish(log, count, size)
-    return log
-
-
-def all_of(directory: Path | str) -> list[tuple[int, bytes]]:
-    (stored,) = archived_logs(str(directory))
-    return list(stored.read(1, 1 << 40))
-
-
 def files(directory: Path) -> list[Path]:
     return sorted(directory.glob("node=*/date=*/*.parquet"))
 
@@ -65,31 +54,31 @@ def test_an_archive_gives_the_records_of_the_log(tmp_path: Path) -> None:
     assert (stored.stream, stored.first, stored.last) == (log.stream, 1, 57)
     assert stored.size == sum(map(len, log.records))
     assert stored.borders == (1, 11, 21, 24, 34, 44, 54)
-    records = list(enumerate(log.records, 1))
-    assert list(stored.read(1, 57)) == records
+    rows = records(log)
+    assert list(stored.read(1, 57)) == rows
     for first, last in itertools.product((1, 2, 10, 23, 24, 40, 57), repeat=2):
-        assert list(stored.read(first, last)) == records[first - 1 : last]
-    assert list(stored.read(0, 999)) == records
+        assert list(stored.read(first, last)) == rows[first - 1 : last]
+    assert list(stored.read(0, 999)) == rows
 
 
 def test_it_is_found_by_a_path_a_uri_and_as_one_nodes_part(tmp_path: Path) -> None:
     log = built(5)
     archived(tmp_path, log)
-    records = list(enumerate(log.records, 1))
+    rows = records(log)
     for place in (
         f"{tmp_path}/",
         f"file://{tmp_path}",
         tmp_path / NODE,
         f"file://{tmp_path}/{NODE}",
     ):
-        assert all_of(place) == records
+        assert all_of(place) == rows
 
 
 def test_it_may_be_moved(tmp_path: Path) -> None:
     log = built(5)
     archived(tmp_path / "a", log)
     (tmp_path / "a").rename(tmp_path / "b")
-    assert all_of(tmp_path / "b") == list(enumerate(log.records, 1))
+    assert all_of(tmp_path / "b") == records(log)
 
 
 def test_a_log_for_executors_is_small_and_reads_the_same(tmp_path: Path) -> None:
@@ -100,7 +89,7 @@ def test_a_log_for_executors_is_small_and_reads_the_same(tmp_path: Path) -> None
     assert len(sent) < 500
     there: ArchivedLog = pickle.loads(sent)
     archived(tmp_path, built(300), per_file=7)
-    assert list(there.read(290, 400)) == list(enumerate(log.records, 1))[289:]
+    assert list(there.read(290, 400)) == records(log)[289:]
 
 
 def test_only_row_groups_within_the_range_are_read(
@@ -150,10 +139,10 @@ def test_a_clock_that_was_set_back_over_midnight(tmp_path: Path) -> None:
     assert [segment.begins_ms, segment.ends_ms] == [midnight - 2000, midnight + 1500]
     assert len(segment.files) == 2
     assert len({file.name.split("/")[0] for file in segment.files}) == 2
-    records = list(enumerate(log.records, 1))
+    rows = records(log)
     (stored,) = archived_logs(str(tmp_path))
     for first, last in itertools.combinations(range(1, 13), 2):
-        assert list(stored.read(first, last)) == records[first - 1 : last]
+        assert list(stored.read(first, last)) == rows[first - 1 : last]
 
 
 def test_several_nodes_in_one_archive(tmp_path: Path) -> None:
@@ -390,7 +379,7 @@ def test_a_missing_archive(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named_and_never_read_as_something_else(tmp_path: Path) -> None:
     log = built(30, 200)
     archived(tmp_path, log, per_file=30)
-    records = list(enumerate(log.records, 1))
+    rows = records(log)
     (file,) = files(tmp_path)
     whole = file.read_bytes()
     found = 0
@@ -406,7 +395,7 @@ def test_a_damaged_file_is_named_and_never_read_as_something_else(tmp_path: Path
             found += 1
         # What is given before the damage is found is right, or its own checksum says so.
         for sequence, data in got:
-            if data != records[sequence - 1][1]:
+            if data != rows[sequence - 1][1]:
                 with pytest.raises(CorruptLog):
                     decode_record(sequence, data)
     assert found > len(whole) // 7 // 5
@@ -463,7 +452,7 @@ def test_every_record_is_checked(tmp_path: Path) -> None:
             folder = Directory(str(writer.staging))
             return list(parquet_files.check_file(folder, "date=2023-11-14/f.parquet"))
 
-        rows = list(enumerate(log.records, 1))
+        rows = records(log)
         with pytest.raises(CorruptLog, match="record 4 has a wrong checksum"):
             write(rows)
         with pytest.raises(CorruptLog, match="record 4 does not continue record 3"):
@@ -537,7 +526,7 @@ def test_a_later_ledger_is_refused_and_a_field_that_is_added_is_not(tmp_path: Pa
     found = lines(tmp_path)
     found[1]["more"] = found[0]["more"] = {"of": "this"}
     write_lines(tmp_path, found)
-    assert all_of(tmp_path) == list(enumerate(log.records, 1))
+    assert all_of(tmp_path) == records(log)
     found[0]["archive"] = 2
     write_lines(tmp_path, found)
     with pytest.raises(LaterArchive, match="has format 2, this foldmq reads format 1") as later:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import obstore
 import pyarrow as pa
 import pytest
-from archives import DAY_MS, NODE, archived, built, publish
+from archives import DAY_MS, NODE, all_of, archived, built, in_ledger, publish, records
 from harness.broker import environment
 from harness.logs import BEGIN_MS, LogBuilder
 from harness.objectstore import BUCKET, KEY, SECRET, ObjectStoreServer, object_store
@@ -58,10 +58,6 @@ def path(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).translate(str.maketrans("[]", "--"))
 
 
-def records(log: LogBuilder, first: int, last: int) -> list[tuple[int, bytes]]:
-    return list(enumerate(log.records[first - 1 : last], first))
-
-
 def rows(stored: Iterable[tuple[int, bytes]]) -> pa.RecordBatch:
     """Return records as Spark passes them to the function that uploads them."""
     found = []
@@ -98,19 +94,9 @@ def append(uri: str, log: LogBuilder, last: int, per_batch: int = 10) -> None:
             writer.add(upload(writer, records(log, first, min(last, first + per_batch - 1))))
 
 
-def all_of(uri: str) -> list[tuple[int, bytes]]:
-    (stored,) = archived_logs(uri)
-    return list(stored.read(1, 1 << 40))
-
-
 def files_of(object_store: ObjectStoreServer, path: str) -> set[str]:
     """The files of records in the bucket."""
     return {name for name in object_store.names(f"{path}/{NODE}") if name.endswith(".parquet")}
-
-
-def in_ledger(uri: str) -> set[str]:
-    (stored,) = archived_logs(uri)
-    return {file.name for segment in stored._ledger().segments for file in segment.files}
 
 
 # --------------------------------------------------------------------------------- contents

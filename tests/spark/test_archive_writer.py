@@ -10,42 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from archives import NODE, archived, built, publish, stage
+from archives import NODE, all_of, archived, built, in_ledger, publish, records, stage
 from harness.logs import LogBuilder
 from harness.powercut import Disk, UnusableError
 
 from eventstore.errors import CorruptLog
 from spark.runtime.errors import NotWritable, OutOfDisk
 from spark.tables.archive_directory import open_writer
-from spark.tables.archive_ledger import LEDGER_FILE, NoArchive
+from spark.tables.archive_ledger import LEDGER_FILE
 from spark.tables.archive_log import archived_logs
 from spark.tables.archive_writer import ArchiveBusy
 
 ROOT = Path(__file__).parents[2]
 
 
-def records(log: LogBuilder, first: int, last: int) -> list[tuple[int, bytes]]:
-    return list(enumerate(log.records[first - 1 : last], first))
-
-
-def all_of(directory: Path) -> list[tuple[int, bytes]]:
-    try:
-        (stored,) = archived_logs(str(directory))
-    except NoArchive:
-        return []
-    return list(stored.read(1, 1 << 40))
-
-
 def names(directory: Path) -> set[str]:
     """Everything in the part of the node, but for directories."""
     part = directory / NODE
     return {str(path.relative_to(part)) for path in part.rglob("*") if path.is_file()}
-
-
-def told(directory: Path) -> set[str]:
-    (stored,) = archived_logs(str(directory))
-    segments = stored._ledger().segments
-    return {file.name for one in segments for file in one.files}
 
 
 # ---------------------------------------------------------------------------------- the chain
@@ -204,7 +186,7 @@ def test_killed_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             archived(directory, log, max(20, len(got)), per_file=7)
             archived(directory, log, per_file=7)
             assert all_of(directory) == records(log, 1, 30)
-            assert names(directory) == {LEDGER_FILE, "_foldmq/lock", *told(directory)}
+            assert names(directory) == {LEDGER_FILE, "_foldmq/lock", *in_ledger(directory)}
             shutil.rmtree(directory)
             if not killed:
                 counts[kind] = steps
@@ -417,7 +399,7 @@ def test_a_disk_that_is_full(
             with pytest.raises(OutOfDisk, match=r"no space left for the archive .*: its contents"):
                 writer.add(runs)
     assert all_of(tmp_path) == records(log, 1, 10)
-    assert names(tmp_path) == {LEDGER_FILE, "_foldmq/lock", *told(tmp_path)}
+    assert names(tmp_path) == {LEDGER_FILE, "_foldmq/lock", *in_ledger(tmp_path)}
     archived(tmp_path, log)
     assert all_of(tmp_path) == records(log, 1, 20)
 
@@ -437,10 +419,10 @@ def test_leftovers_of_a_failed_run_are_removed_by_the_next(
         broken.setattr(Path, "unlink", fail)
         with pytest.raises(OutOfDisk):
             writer.add(runs)
-    assert len(names(tmp_path)) > len({LEDGER_FILE, "_foldmq/lock", *told(tmp_path)})
+    assert len(names(tmp_path)) > len({LEDGER_FILE, "_foldmq/lock", *in_ledger(tmp_path)})
     archived(tmp_path, log, per_file=20)
     assert all_of(tmp_path) == records(log, 1, 30)
-    assert names(tmp_path) == {LEDGER_FILE, "_foldmq/lock", *told(tmp_path)}
+    assert names(tmp_path) == {LEDGER_FILE, "_foldmq/lock", *in_ledger(tmp_path)}
 
 
 def test_a_line_that_cannot_be_taken_back_keeps_its_files(

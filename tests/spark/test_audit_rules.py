@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
-from brokencauses import BROKEN_CAUSES, KEPT_CAUSES
-from brokenerasures import BROKEN_ERASURES, KEPT_ERASURES
-from brokenlogs import BROKEN, KEPT, Case, at
-from brokenmqtt5 import BROKEN_MQTT5, KEPT_MQTT5
-from brokenreplays import BROKEN_REPLAYS, KEPT_REPLAYS
+from brokencauses import CAUSES
+from brokenerasures import ERASURES
+from brokenlogs import LOGS, Case, at
+from brokenmqtt5 import MQTT5_LOGS
+from brokenreplays import REPLAYS
 from harness.nats import Nats, access
 from harness.spark_plans import compiled
-from holedlogs import BROKEN_HOLED, KEPT_HOLED
+from holedlogs import HOLED
 
 from projections.audit import local_facts
 from projections.audit.audit_outcome import Outcome
@@ -27,28 +27,15 @@ from spark.tables.log import Log
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ALL_BROKEN = (
-    *(*BROKEN, *BROKEN_MQTT5, *BROKEN_CAUSES, *BROKEN_HOLED, *BROKEN_REPLAYS),
-    *BROKEN_ERASURES,
-)
-ALL = (
-    *(*ALL_BROKEN, *KEPT, *KEPT_MQTT5, *KEPT_CAUSES, *KEPT_HOLED, *KEPT_REPLAYS),
-    *KEPT_ERASURES,
-)
-NAMES = [make.__name__ for make in ALL]
+CASES: dict[str, Case] = {**LOGS, **MQTT5_LOGS, **CAUSES, **HOLED, **REPLAYS, **ERASURES}
 OF_ONE_LOG = {*RULES} - {Rule.STATE, Rule.HOME, Rule.EXCHANGE, Rule.COPY}
 """The rest is in ``test_audit_several_logs.py``."""
 
 
 @pytest.fixture(scope="module")
-def cases() -> dict[str, Case]:
-    return {make.__name__: make(make.__name__) for make in ALL}
-
-
-@pytest.fixture(scope="module")
-def stored(nats: Nats, cases: dict[str, Case]) -> Nats:
+def stored(nats: Nats) -> Nats:
     """The server with all of the logs: each is that of a node."""
-    for case in cases.values():
+    for case in CASES.values():
         case.log.store(nats)
         if case.after is not None:
             case.after(nats)
@@ -58,22 +45,23 @@ def stored(nats: Nats, cases: dict[str, Case]) -> Nats:
 @pytest.fixture(scope="module")
 def outcome(stored: Nats) -> Outcome:
     """All of them in one audit, in this process: Spark applies the same rules."""
-    return audit(Log(no_session, of(stored, NAMES)), cluster=False, local=SMALL)
+    return audit(Log(no_session, of(stored, CASES)), cluster=False, local=SMALL)
 
 
 def of(nats: Nats, names: Iterable[str]) -> dict[str, str]:
     """Options that name logs."""
-    return {**access(nats), "stream": ",".join(f"FOLDMQ_LOG_{name}" for name in names)}
+    return {**access(nats), "stream": ",".join(CASES[name].log.stream for name in names)}
 
 
 @pytest.fixture(scope="module")
-def some(cases: dict[str, Case]) -> list[str]:
+def some() -> list[str]:
     """Of each rule one log that breaks it, and a few that keep all."""
-    first: dict[Rule, str] = {}
-    for name in NAMES[: len(ALL_BROKEN)]:
-        for rule, _, _ in cases[name].expected:
+    first: dict[str, str] = {}
+    for name, case in CASES.items():
+        for rule, _, _ in case.expected:
             first.setdefault(rule, name)
-    return [*dict.fromkeys(first.values()), *NAMES[len(ALL_BROKEN) :: 12]]
+    kept = [name for name, case in CASES.items() if not case.expected]
+    return [*dict.fromkeys(first.values()), *kept[::12]]
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +70,10 @@ def few(some: list[str]) -> list[str]:
     return some[:3]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_violations_are_found(name: str, cases: dict[str, Case], outcome: Outcome) -> None:
-    found = [(str(one.rule), one.at, one.session) for one in outcome.violations if one.node == name]
-    assert sorted(found, key=str) == sorted(cases[name].expected, key=str)
+@pytest.mark.parametrize("name", CASES)
+def test_violations_are_found(name: str, outcome: Outcome) -> None:
+    found = [(str(one.rule), one.at, one.session) for one in of_nodes(outcome, [name])]
+    assert sorted(found, key=str) == sorted(CASES[name].expected, key=str)
 
 
 def no_session() -> NoReturn:
@@ -106,7 +94,7 @@ def test_spark_finds_the_same(
 ) -> None:
     """Tasks have all subscriptions in memory if they are few, else those of some sessions."""
     monkeypatch.setattr(fact_tables, "MANY_SPANS", at_once)
-    options = of(stored, some if which == "some" else NAMES)
+    options = of(stored, some if which == "some" else CASES)
     here = audit(Log(no_session, options), cluster=False, local=SMALL)
     assert {one.rule for one in here.violations} == OF_ONE_LOG
     with compiled(spark):
@@ -114,7 +102,7 @@ def test_spark_finds_the_same(
 
 
 def test_spark_finds_the_same_behind_lost_records(spark: SparkSession, stored: Nats) -> None:
-    options = of(stored, [make.__name__ for make in (*BROKEN_HOLED, *KEPT_HOLED)])
+    options = of(stored, HOLED)
     here = audit(Log(no_session, options), cluster=False, local=SMALL)
     assert here.violations
     same(audit(Log(spark, options), cluster=False, local=NOTHING), here)
@@ -128,7 +116,8 @@ def same(found: Outcome, other: Outcome) -> None:
 
 
 def of_nodes(outcome: Outcome, names: list[str]) -> tuple[Violation, ...]:
-    return tuple(one for one in outcome.violations if one.node in names)
+    nodes = {CASES[name].log.node for name in names}
+    return tuple(one for one in outcome.violations if one.node in nodes)
 
 
 @pytest.mark.parametrize(("memory", "here"), [(1 << 30, True), (1 << 10, False)])
@@ -199,9 +188,7 @@ def test_limits_follow_from_memory_and_cores(
 
 
 def test_every_rule_is_broken_by_some_log() -> None:
-    made = {make.__name__: make(make.__name__) for make in ALL_BROKEN}
-    broken = {rule for case in made.values() for rule, _, _ in case.expected}
-    assert broken == OF_ONE_LOG
+    assert {rule for case in CASES.values() for rule, _, _ in case.expected} == OF_ONE_LOG
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -8,7 +8,7 @@ from eventstore.format.node_events import SessionSnapshot
 from eventstore.format.positions import position
 from projections.state.node_state import NodeState
 from projections.state.snapshot import encode_session
-from spark.jobs.folding import SessionGroup, fold_session
+from spark.jobs.folding import fold_session
 
 pytestmark = pytest.mark.plain
 
@@ -28,7 +28,6 @@ def test_packets_of_a_checkpoint_were_sent_at_a_time_of_the_clock() -> None:
     text = orjson.dumps(SessionSnapshot("c", part)).decode()
     row = ("n", "c", position(9, 0), 9000, 9000 + DAY_MS, text, None)
     for clock, jumped_ms in ((True, DAY_MS), (False, 0)):
-        group = SessionGroup("n", "c", iter([row]))
-        folded = fold_session(group, position(10, 0), clock=clock).state
+        folded = fold_session("c", [row], position(10, 0), clock=clock).state
         assert folded is not None
         assert [sent.sent_ms for sent in folded.inflight.values()] == [4000 + jumped_ms]

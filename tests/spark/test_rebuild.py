@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from brokenlogs import Story, at, delivered, published, snapshot
 from foldedlogs import FoldedLog, golden, moments, random_log, simulated, simulated_shares
-from harness.nats import PASSWORD, USER, Nats
+from harness.nats import Nats, access
 from harness.spark_plans import compiled
 from harness.state_rows import Row, assert_same, rebuilt_rows
 
@@ -81,7 +81,7 @@ def some_moment(log: FoldedLog, chance: random.Random) -> int:
 @pytest.fixture(scope="module")
 def opened_logs(looked_at: list[FoldedLog], nats: Nats, spark: SparkSession) -> Iterator[Log]:
     """Whole logs are read with compiled plans."""
-    options = {"nats": nats.url, "user": USER, "password": PASSWORD}
+    options = access(nats)
     streams = ",".join(one.log.stream for one in looked_at)
     log = Log(spark, {**options, "stream": streams, "until": moments(looked_at)})
     whole = all(one.until is None for one in looked_at)
@@ -144,7 +144,7 @@ def test_an_event_takes_effect_as_a_whole(
     """As in `foldmq replay`: at a position within an event all of its messages count."""
     streams = ",".join(one.log.stream for one in within_events)
     given = {"stream": streams, "until": moments(within_events)}
-    log = Log(spark, {"nats": nats.url, "user": USER, "password": PASSWORD, **given})
+    log = Log(spark, {**access(nats), **given})
     expected = [row for one in within_events for row in one.rows()[job]]
     assert expected
     assert_same(rebuilt_rows(log, job), expected)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from foldedlogs import FoldedLog, moments, simulated
 from harness.logs import LogBuilder
-from harness.nats import PASSWORD, USER, Nats
+from harness.nats import Nats, access
 
 from cli.spark.recovery_check import recovery_lines, recovery_object
 from eventstore.format.event_parsing import Event
@@ -17,11 +17,17 @@ from eventstore.format.events import MessagePublished, SessionClosed, SessionOpe
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, LogEndUnproven
 from eventstore.format.positions import MAX_INDEX, Position, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
-from projections.audit.audit_outcome import BROKER, PROJECTIONS, StateClaim
+from projections.audit.audit_outcome import (
+    BROKER,
+    PROJECTIONS,
+    BrokerStart,
+    NodeRecovery,
+    StateClaim,
+)
 from projections.audit.rule_table import Rule
 from projections.log_proof import doubt_object, statement
 from projections.state.digests import retained_digest, session_digest
-from spark.jobs.recovery_job import RECOVERY, BrokerStart, NodeRecovery, recovery_check
+from spark.jobs.recovery_job import RECOVERY, recovery_check
 from spark.runtime.marked_errors import BadOption
 from spark.tables.log import Log
 
@@ -94,7 +100,7 @@ def logs(nats: Nats) -> list[FoldedLog]:
 
 @pytest.fixture
 def log(logs: list[FoldedLog], nats: Nats, spark: SparkSession) -> Log:
-    options = {"nats": nats.url, "user": USER, "password": PASSWORD}
+    options = access(nats)
     streams = ",".join(one.log.stream for one in logs)
     return Log(spark, {**options, "stream": streams, "until": moments(logs)})
 
@@ -176,19 +182,19 @@ def test_errors_have_positions(
     assert [(one.rule, one.node, one.at, one.session) for one in outcome.violations] == sorted(
         [
             (RECOVERY, bad.node, bad.at(5), "kept"),
-            (Rule.CHAIN, odd.node, odd.at(4), None),
+            (Rule.EVENT, odd.node, odd.at(4), None),
             (RECOVERY, odd.node, odd.at(4), "c"),
         ],
         key=lambda one: one[1:3],
     )
     assert not outcome.kept
-    assert outcome.counts == {RECOVERY: 2, Rule.CHAIN: 1}
+    assert outcome.counts == {RECOVERY: 2, Rule.EVENT: 1}
     nodes = {one.node: one.start for one in outcome.nodes}
     assert nodes[good.node] == BrokerStart(good.at(4), nodes[good.node].time_ms, True, True)
     assert nodes[odd.node] == BrokerStart(odd.at(4), nodes[odd.node].time_ms, False, False)
     assert nodes[first.node] is None
     (new,) = (one for one in outcome.nodes if one.node == second.node)
-    assert replace(new, begins_ms=0, ends_ms=0) == NodeRecovery(second.node, nodes[second.node])
+    assert new == NodeRecovery(new.summary, nodes[second.node])
 
 
 OTHERWISE = [
@@ -254,7 +260,7 @@ def test_the_result_holds_for_the_proven_part(
     (node,) = outcome.nodes
     (doubt,) = node.doubts
     assert (doubt.reason, doubt.after, doubt.missing) == ("copy", 2, 7)
-    assert [end for _, end in node.proven] == [1_000_000, node.ends_ms]
+    assert [end for _, end in node.proven] == [1_000_000, node.summary.ends_ms]
     verdict, *rest = recovery_lines(outcome)
     assert verdict.startswith("recovered: the state matches the log, from ")
     assert verdict.endswith("; nothing can be said about 1 part")

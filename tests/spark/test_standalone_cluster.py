@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pyspark
 import pytest
-from brokenlogs import KEPT, identifier_in_flight
+from brokenlogs import Story, at, delivered, published
 from foldedlogs import random_log
 from harness.broker import environment, foldmq, free_port
 from harness.nats import PASSWORD, USER, Nats, access
@@ -128,7 +128,10 @@ def test_a_job_on_two_workers(nats: Nats, cluster: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_an_audit_on_two_workers(nats: Nats, cluster: str, tmp_path: Path) -> None:
     """It finds what an audit without Spark finds: a broken promise in one log, none in another."""
-    case, sound = identifier_in_flight("standalonebroken"), KEPT[0]("standalonekept")
+    sound = Story("standalonekept")(published("t"), delivered(at(2)), payloads=1).keeps()
+    story = Story("standalonebroken")(published("t"), delivered(at(2)), payloads=1)
+    story(published("t", pid=2), delivered(at(3), pid=1), payloads=1)
+    case = story.breaks("packet_id_reuse", at(3, 1))
     for one in (case, sound):
         one.log.store(nats)
     options = {**access(nats), "stream": f"{case.log.stream},{sound.log.stream}"}
