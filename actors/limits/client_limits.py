@@ -104,14 +104,14 @@ class ClientLimits(Generic[ReaderT]):
         """
         reason = "overload" if self.overload.reason is not None else None
         reason = reason or self._rejection_reason(address, now)
-        reason = reason or self._admission.refusal(listener, address, now)
+        reason = reason or self._admission.refusal(now, listener, address)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason is not None
 
     def is_full(self, listener: str, address: str, now: float) -> bool:
         """Return whether a new connection would be refused because there are too many."""
-        reason = self._admission.refusal(listener, address, now)
+        reason = self._admission.refusal(now, listener, address)
         return reason is not None and reason.endswith("_connections")
 
     def _rejection_reason(self, address: str, now: float) -> str | None:
@@ -136,7 +136,7 @@ class ClientLimits(Generic[ReaderT]):
 
     def arrive(self, listener: str, address: str, now: float) -> str | None:
         """Count a new connection; return why it is refused, or None."""
-        reason = self._admission.arrive(listener, address, now)
+        reason = self._admission.enter(now, listener, address)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason
@@ -147,14 +147,14 @@ class ClientLimits(Generic[ReaderT]):
         Returns why it is refused, or None. If it is refused, :meth:`leave` must get no address, as
         :meth:`arrive` did.
         """
-        reason = self._rejection_reason(address, now) or self._admission.locate(address, now)
+        reason = self._rejection_reason(address, now) or self._admission.enter(now, None, address)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason
 
     def identify(self, user: str | None, address: str, now: float) -> str | None:
         """Count a connection for its user; return why it is refused, or None."""
-        reason = self._admission.identify(user, now)
+        reason = self._admission.enter(now, user=user)
         if reason is not None:
             self.refused.add(reason, now, user=user, address=address)
         return reason

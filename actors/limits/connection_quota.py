@@ -5,7 +5,7 @@ empty address (a Unix socket) and a missing user are not limited.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from actors.limits.address_networks import network_of
 from actors.limits.limit_options import NO_QUOTA, Quota
@@ -56,13 +56,10 @@ class KeyedQuota:
         else:
             del self._count[party]
 
-    def count(self, party: str) -> int:
-        """Return how many connections a party has."""
-        return self._count[party]
-
-    def __len__(self) -> int:
-        """Return the number of parties with a connection."""
-        return len(self._count)
+    @property
+    def connections(self) -> int:
+        """The number of connections of all parties."""
+        return self._count.total()
 
     def sweep(self, now: float) -> None:
         """Remove expired entries; to be called once a second."""
@@ -73,9 +70,8 @@ class KeyedQuota:
 class ConnectionQuotas:
     """Connection quotas of the listeners of a node; ``listeners`` holds a quota for each by name.
 
-    A connection passes :meth:`arrive` when it is accepted, :meth:`locate` once a PROXY header has
-    given its address, :meth:`identify` when its user is known, and :meth:`leave` with the same
-    arguments when it ends.
+    What a connection counts for is known step by step: its listener, its address, its user. Each
+    step is one call of :meth:`enter`; one call of :meth:`leave` ends all of them.
     """
 
     def __init__(
@@ -95,65 +91,45 @@ class ConnectionQuotas:
         self._addresses.change(address, burst)
         self._users.change(user, burst)
 
-    def refusal(self, listener: str, address: str, now: float) -> str | None:
+    def refusal(
+        self, now: float, listener: str | None = None, address: str = "", user: str | None = None
+    ) -> str | None:
         """Return why a connection may not be opened now, or None; it is not counted."""
-        reason = self._listener(listener).refusal(listener, now)
-        network = network_of(address)
-        if reason is None and network:
-            reason = self._addresses.refusal(network, now)
-        return reason
+        for quota, party in self._parties(listener, address, user):
+            reason = quota.refusal(party, now)
+            if reason is not None:
+                return reason
+        return None
 
-    def arrive(self, listener: str, address: str, now: float) -> str | None:
-        """Count a new connection; return why it is refused, or None."""
-        reason = self.refusal(listener, address, now)
+    def enter(
+        self, now: float, listener: str | None = None, address: str = "", user: str | None = None
+    ) -> str | None:
+        """Count a connection; return why it is refused, and then not counted, or None."""
+        reason = self.refusal(now, listener, address, user)
         if reason is None:
-            self._listener(listener).enter(listener, now)
-            network = network_of(address)
-            if network:
-                self._addresses.enter(network, now)
+            for quota, party in self._parties(listener, address, user):
+                quota.enter(party, now)
         return reason
 
-    def locate(self, address: str, now: float) -> str | None:
-        """Count a connection for an address known later; return why it is refused, or None.
+    def leave(self, listener: str, address: str, user: str | None) -> None:
+        """Stop counting a connection, for all that it was counted for."""
+        for quota, party in self._parties(listener, address, user):
+            quota.leave(party)
 
-        If it is refused, :meth:`leave` must get no address.
-        """
-        network = network_of(address)
-        if not network:
-            return None
-        reason = self._addresses.refusal(network, now)
-        if reason is None:
-            self._addresses.enter(network, now)
-        return reason
-
-    def identify(self, user: str | None, now: float) -> str | None:
-        """Count a connection for its user; return why it is refused, or None.
-
-        If it is refused, :meth:`leave` must get no user.
-        """
-        if user is None:
-            return None
-        reason = self._users.refusal(user, now)
-        if reason is None:
-            self._users.enter(user, now)
-        return reason
-
-    def leave(self, listener: str, address: str, user: str | None = None) -> None:
-        """Stop counting a connection, with the arguments that it was counted for."""
-        self._listener(listener).leave(listener)
+    def _parties(
+        self, listener: str | None, address: str, user: str | None
+    ) -> Iterator[tuple[KeyedQuota, str]]:
+        if listener is not None:
+            yield self._listener(listener), listener
         network = network_of(address)
         if network:
-            self._addresses.leave(network)
+            yield self._addresses, network
         if user is not None:
-            self._users.leave(user)
+            yield self._users, user
 
     def at_listener(self, name: str) -> int:
         """Return how many connections a listener has."""
-        return self._listener(name).count(name)
-
-    def connections(self, address: str) -> int:
-        """Return how many connections there are from an address or its network."""
-        return self._addresses.count(network_of(address))
+        return self._listener(name).connections
 
     def sweep(self, now: float) -> None:
         """Remove expired entries; to be called once a second."""

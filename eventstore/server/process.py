@@ -3,7 +3,7 @@
 nats-server does not lock its store: two servers on one store destroy it. Three measures prevent a
 server from outliving its broker unnoticed:
 
-1. on Linux the kernel ends it with the broker (``PR_SET_PDEATHSIG``);
+1. the kernel ends it with the broker (``PR_SET_PDEATHSIG``);
 2. at start, a process with exactly our arguments is ended before the next one is started;
 3. the server inherits a descriptor of the locked file ``nats.lock``: while any server lives,
    visible or not (another container on the same volume), the lock cannot be taken.
@@ -22,7 +22,6 @@ import secrets
 import shutil
 import signal
 import socket
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -142,8 +141,6 @@ _TIMEOUT_SECONDS: Final = 5.0
 
 def processes_with(arguments: list[str]) -> list[int]:
     """Return the processes with exactly these arguments."""
-    if not Path("/proc/self/cmdline").exists():
-        return listed_processes_with(arguments)
     return [
         int(entry.name)
         for entry in Path("/proc").iterdir()
@@ -152,27 +149,11 @@ def processes_with(arguments: list[str]) -> list[int]:
 
 
 def _has_arguments(pid: int, arguments: list[str]) -> bool:
-    if not Path("/proc/self/cmdline").exists():
-        return pid in listed_processes_with(arguments)
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
     return words[1:-1] == [os.fsencode(argument) for argument in arguments]
-
-
-def listed_processes_with(arguments: list[str]) -> list[int]:
-    """Return the same on systems without /proc, from the output of ``ps``."""
-    with os.popen("ps -axww -o pid= -o args=") as listing:  # noqa: S605,S607 - a constant command
-        lines = listing.read().splitlines()
-    tail = " " + " ".join(arguments)
-    pids = []
-    for line in lines:
-        pid, _, command = line.strip().partition(" ")
-        program = command.strip().removesuffix(tail)
-        if program != command.strip() and Path(program).name.startswith("nats-server"):
-            pids.append(int(pid))
-    return pids
 
 
 async def end_orphan(pid: int, arguments: list[str], path: Path) -> None:
@@ -192,23 +173,20 @@ async def end_orphan(pid: int, arguments: list[str], path: Path) -> None:
 
 def _signal(pid: int, number: signal.Signals, arguments: list[str], path: Path) -> bool:
     """Send a signal if the process still has these arguments; return whether it was sent."""
-    handle: int | None = None
     try:
-        if sys.platform == "linux":  # a pidfd always refers to the same process, a pid may not
-            handle = os.pidfd_open(pid)
+        handle = os.pidfd_open(pid)  # it always refers to the same process, a pid may not
+    except ProcessLookupError:
+        return False
+    try:
         if not _has_arguments(pid, arguments):
             return False
-        if sys.platform == "linux" and handle is not None:
-            signal.pidfd_send_signal(handle, number)
-        else:
-            os.kill(pid, number)
+        signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         return False
     except PermissionError:
         raise DataDirBusy(path, pid, "a NATS server of another user") from None
     finally:
-        if handle is not None:
-            os.close(handle)
+        os.close(handle)
     return True
 
 
@@ -562,10 +540,8 @@ def _arguments_of(datadir: DataDir) -> list[str]:
     return ["-c", str(datadir.nats_config), "-P", str(datadir.nats_pid)]
 
 
-def _ends_with_parent() -> Callable[[], None] | None:
+def _ends_with_parent() -> Callable[[], None]:
     """Return a function, run in the child, that makes it end when this process ends."""
-    if sys.platform != "linux":
-        return None
     parent = os.getpid()
 
     def tie() -> None:
