@@ -38,6 +38,7 @@ from actors.access.scram import (
 from actors.access.verdict_cache import VerdictCache
 from actors.access.workers import Workers
 from eventstore.display import NAME_LIMIT, escaped
+from eventstore.edited_files import read_text
 from protocol.errors import FoldmqError
 
 VERIFIER_THREADS: Final = max(1, min(2, (os.cpu_count() or 1) - 1))
@@ -282,19 +283,7 @@ def _proof(stored: str) -> int:
 
 def read(path: Path) -> str:
     """Return the text of a password file; raises PasswordFileError if it cannot be read."""
-    try:
-        return decoded(path, path.read_bytes())
-    except OSError as error:
-        raise PasswordFileError(f"{path}: cannot read password file: {error.strerror}") from None
-
-
-def decoded(path: Path, data: bytes) -> str:
-    """Decode a password file; raises PasswordFileError if it is not UTF-8."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise PasswordFileError(f"{path}:{line}: not UTF-8 text") from None
+    return read_text(path, "password file", PasswordFileError)
 
 
 def parse_users(

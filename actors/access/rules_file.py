@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from actors.access.filter_index import FilterError, parse_filter
 from actors.access.rules import Permissions, Rule
 from eventstore.display import escaped
+from eventstore.edited_files import read_text
 from protocol.errors import FoldmqError
 
 _KINDS: Final = ("allow", "deny")
@@ -58,14 +59,7 @@ def load(path: Path) -> Permissions:
 
     Raises PermissionFileError with file and location if it cannot be read or is invalid.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except OSError as error:
-        raise PermissionFileError(f"{path}: cannot read permissions: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise PermissionFileError(f"{path}:{line}: not UTF-8 text") from None
-    return parse_rules(path, text)
+    return parse_rules(path, read_text(path, "permissions", PermissionFileError))
 
 
 def parse_rules(path: Path, text: str) -> Permissions:

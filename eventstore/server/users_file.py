@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from eventstore.display import escaped
+from eventstore.edited_files import read_text
 from eventstore.errors import EventStoreError
 from eventstore.server import config_parser
 from eventstore.server.config_parser import Value
@@ -360,13 +361,7 @@ def read_users(path: Path) -> tuple[NatsUser, ...]:
     Raises NatsUsersError when it cannot be read or names no user, or with the invalid line;
     the message contains no password.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except OSError as error:
-        raise NatsUsersError(f"{path}: cannot read the users of NATS: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        at = error.object.count(b"\n", 0, error.start) + 1
-        raise NatsUsersError(f"{path}:{at}: not UTF-8 text") from None
+    text = read_text(path, "the users of NATS", NatsUsersError)
     users: dict[str, NatsUser] = {}
     users_with_lines = (
         _Block(str(path)).users(text) if _BEGINS.match(text) is not None else _lines(text, path)
