@@ -167,8 +167,15 @@ async def filled(nc: Client, sizes: list[int]) -> list[bytes]:
     for number, size in enumerate(sizes):
         made.append(record(link, str(number), b"x" * size))
         link = link_of(made[-1])
-        await nc.request(SUBJECT, made[-1], timeout=20)
+        await nc.publish(SUBJECT, made[-1])
+    await happens_in(nc, len(made))
     return made
+
+
+async def happens_in(nc: Client, count: int) -> None:
+    """Wait until the stream has so many records."""
+    while (await api(nc, f"STREAM.INFO.{STREAM}"))["state"]["last_seq"] < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def given_up(own: Writing) -> EventStoreError:
@@ -176,7 +183,7 @@ async def given_up(own: Writing) -> EventStoreError:
     await happens(lambda: own.fatal)
     acknowledged = list(own.sink.numbers)
     own.put(1)
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.1)
     (error,) = own.fatal
     assert own.sink.numbers == acknowledged
     assert isinstance(error, EventStoreError)

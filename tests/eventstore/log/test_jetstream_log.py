@@ -26,7 +26,7 @@ from numberedlog import (
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
 from eventstore.format.records import GENESIS, ChainChecker, link_of
-from eventstore.log import jetstream_log, log_writer
+from eventstore.log import jetstream_log, log_writer, record_reader
 from eventstore.log.jetstream_log import EventLog
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import read_records, read_some, read_tail
@@ -129,7 +129,7 @@ async def test_server_paused(
         assert writer is not None
         await happens(lambda: writer.outage)
         assert writer.outage == "no answer from JetStream for more than 0.5 s"
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.3)
         assert own.sink.numbers == list(range(before)), "nothing is acknowledged meanwhile"
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -222,6 +222,7 @@ async def test_another_log_of_the_same_length(own: Writing) -> None:
 async def test_stream_emptied_while_in_use(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends still succeed, because the last sequence stays: the log must be checked."""
     monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
+    monkeypatch.setattr(log_writer, "VERDICT_EVERY", 0.05)
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.PURGE.{STREAM}")
@@ -234,6 +235,7 @@ async def test_stream_deleted_while_nothing_is_written(
     own: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
+    monkeypatch.setattr(log_writer, "VERDICT_EVERY", 0.05)
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")
@@ -287,12 +289,15 @@ async def test_large_records_are_read_in_order(server: EmbeddedServer) -> None:
         assert {2, 4, 5} <= {one.sequence for one in some}
 
 
-async def test_more_records_than_one_batch(server: EmbeddedServer) -> None:
+async def test_more_records_than_one_batch(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_reader, "_BATCH_MESSAGES", 50)
     async with client_of(server) as nc:
-        await filled(nc, [1] * 1100)
-        found = [one.sequence async for one in read_records(nc, STREAM, 3, 1099)]
-        assert found == list(range(3, 1100))
-        assert [one.sequence async for one in read_records(nc, STREAM, 1100, 1100)] == [1100]
+        await filled(nc, [1] * 120)
+        found = [one.sequence async for one in read_records(nc, STREAM, 3, 119)]
+        assert found == list(range(3, 120))
+        assert [one.sequence async for one in read_records(nc, STREAM, 120, 120)] == [120]
 
 
 async def test_gaps_are_skipped_by_reading_and_found_by_the_chain(server: EmbeddedServer) -> None:
@@ -353,7 +358,7 @@ async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
 async def test_reading_while_the_server_is_away(
     datadir: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jetstream, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(jetstream, "REQUEST_SECONDS", 0.1)
     server = EmbeddedServer(datadir)
     await server.start()
     async with client_of(server) as nc:
@@ -422,7 +427,7 @@ async def test_a_node_is_locked_once(
             await lock_node(first, "n2", "here")
             with pytest.raises(NodeBusy, match=rf"node n1 already runs .*process {os.getpid()}"):
                 await lock_node(second, "n1", "here")
-            monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 2)
+            monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 0.2)
         await lock_node(second, "n1", "here")
 
 
@@ -441,7 +446,10 @@ async def test_an_answer_of_another_replica_counts(
             await lock_node(second, "n1", "here")
 
 
-async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedServer) -> None:
+async def test_a_broker_that_does_not_answer_is_not_waited_for(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 0.2)
     async with client_of(server) as first, client_of(server) as second:
 
         async def ignore(_message: Any) -> None:

@@ -112,7 +112,7 @@ async def test_it_is_compacted_and_does_not_wait_for_the_disk(
 async def test_a_server_that_does_not_answer(
     store: KeyedStore, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.nats.jetstream.REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("eventstore.nats.jetstream.REQUEST_SECONDS", 0.1)
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
     os.waitpid(server.pid, os.WUNTRACED)  # noqa: ASYNC222 - until it stands still, at once

@@ -26,6 +26,7 @@ from eventstore.errors import (
 )
 from eventstore.nats.connection import ConnectionOptions, connect
 from eventstore.nats.log_stream import ensure_stream
+from eventstore.server import process
 from eventstore.server.embedded_server import EmbeddedServer
 from eventstore.server.process import (
     check_binary,
@@ -209,6 +210,7 @@ async def test_server_ends_when_its_broker_is_killed(tmp_path: Path, loop: str) 
     code = f"""
 import asyncio, {loop}
 from eventstore.datadir import DataDir
+from eventstore.server import process
 from eventstore.server.embedded_server import EmbeddedServer
 async def main():
     data = DataDir({str(tmp_path)!r})
@@ -272,12 +274,16 @@ async def test_process_with_other_arguments_is_left_alone(datadir: DataDir) -> N
         bystander.communicate()
 
 
-async def test_a_store_held_by_an_unknown_process_is_refused(datadir: DataDir) -> None:
+async def test_a_store_held_by_an_unknown_process_is_refused(
+    datadir: DataDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_CLOSING_SECONDS", 0.1)
     held = take_lock(datadir.nats_lock)
     assert held is not None
     with pytest.raises(DataDirBusy, match="a NATS server that this process cannot see"):
         await EmbeddedServer(datadir).start()
     os.close(held)
+    monkeypatch.undo()
     server = EmbeddedServer(datadir)
     await server.start()
     await server.stop()
@@ -293,7 +299,10 @@ async def test_a_server_that_is_ending_is_waited_for(datadir: DataDir) -> None:
     await server.stop()
 
 
-async def test_store_is_locked_as_long_as_the_server_lives(server: EmbeddedServer) -> None:
+async def test_store_is_locked_as_long_as_the_server_lives(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "_CLOSING_SECONDS", 0.1)
     second = EmbeddedServer(server._datadir)
     second._arguments = lambda: ["not", "to", "be", "found"]  # type: ignore[method-assign]
     with pytest.raises(DataDirBusy):
