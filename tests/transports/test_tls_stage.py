@@ -68,7 +68,6 @@ async def test_much_data_flows_both_ways(authority: Authority, options: TlsOptio
         upper = await place.upper()
         # Many records came up in one piece.
         assert upper.reads < len(data) / (16 * 1024)
-        await client.close()
 
 
 async def test_small_writes_of_one_turn_go_out_together(
@@ -92,7 +91,6 @@ async def test_small_writes_of_one_turn_go_out_together(
         async with asyncio.timeout(10):
             assert await client.reader.read() == b"ab"
         assert await upper.ended() is None
-        await client.close()
 
 
 async def test_bytes_at_the_end_of_the_handshake_are_not_lost(
@@ -116,7 +114,6 @@ async def test_bytes_at_the_end_of_the_handshake_are_not_lost(
         upper = await place.upper()
         await upper.got(b"CONNECT and more")
         assert upper.reads == 1
-        await plain.close()
 
 
 def in_memory(
@@ -159,7 +156,6 @@ async def test_a_handshake_that_dribbles_is_work_only_when_it_is_whole(
         await plain.send(outgoing.read())
         await (await place.upper()).got(b"through")
         assert steps == 2
-        await plain.close()
 
 
 async def test_a_client_without_tls_is_closed_at_once(options: TlsOptions) -> None:
@@ -171,7 +167,6 @@ async def test_a_client_without_tls_is_closed_at_once(options: TlsOptions) -> No
         assert isinstance(error, HandshakeError)
         assert error.kind == "plaintext"
         assert failed(place) == {"plaintext": 1}
-        await client.close()
 
 
 async def test_old_versions_are_refused(authority: Authority, options: TlsOptions) -> None:
@@ -193,7 +188,6 @@ async def test_old_versions_are_refused(authority: Authority, options: TlsOption
         error = await (await place.upper()).ended()
         assert isinstance(error, HandshakeError)
         assert error.kind == "version"
-        await plain.close()
 
 
 async def test_tls_1_2_is_spoken_and_not_below_a_higher_minimum(
@@ -256,7 +250,6 @@ async def test_client_certificates_that_are_refused(
         assert error.kind == kind
         assert failed(place) == {kind: 1}
         assert not (await place.upper()).data
-        await client.close()
 
 
 @pytest.mark.parametrize("mode", ["optional", "required"])
@@ -282,7 +275,6 @@ async def test_client_certificates_that_are_taken(
             await client.send(b"me")
             assert await client.get(2) == b"me"
             assert (await place.upper(1)).transport.get_extra_info("peercert") is None
-            await client.close()
 
 
 async def test_sessions_are_resumed_until_the_context_is_a_new_one(
@@ -323,7 +315,6 @@ async def test_a_handshake_that_takes_too_long_is_ended(options: TlsOptions) -> 
         error = await (await place.upper()).ended()
         assert isinstance(error, HandshakeError)
         assert error.kind == "timeout"
-        await client.close()
 
 
 async def test_too_many_waiting_handshakes_are_refused(
@@ -367,7 +358,6 @@ async def test_the_upper_layer_may_close_within_the_handshake(
         assert await client.rest() == b""
         assert isinstance(await upper.ended(), HandshakeError)
         assert failed(place) == {"closed": 1}
-        await client.close()
 
 
 async def test_a_client_may_leave_within_the_handshake(
@@ -405,7 +395,6 @@ async def test_a_client_may_leave_right_behind_its_handshake(
         await upper.got(b"fire and forget")
         await upper.ended()
         assert upper.eof
-        await plain.close()
 
 
 async def test_a_cut_in_the_middle_of_a_record(authority: Authority, options: TlsOptions) -> None:
@@ -420,7 +409,6 @@ async def test_a_cut_in_the_middle_of_a_record(authority: Authority, options: Tl
         await upper.ended()
         assert bytes(upper.data) == b"whole"
         raw.close()
-        await client.close()
 
 
 async def test_a_damaged_record_ends_it(authority: Authority, options: TlsOptions) -> None:
@@ -434,7 +422,6 @@ async def test_a_damaged_record_ends_it(authority: Authority, options: TlsOption
             error = await upper.ended()
         assert isinstance(error, ConnectionError)
         assert "bad record mac" in str(error).lower().replace("_", " ")
-        await client.close()
 
 
 async def test_nothing_is_read_while_paused(authority: Authority, options: TlsOptions) -> None:
@@ -456,7 +443,6 @@ async def test_nothing_is_read_while_paused(authority: Authority, options: TlsOp
         assert upper.transport.is_reading()
         await upper.got(b"1" + data)
         await sending
-        await client.close()
 
 
 async def test_paused_within_the_handshake(authority: Authority, options: TlsOptions) -> None:
@@ -481,7 +467,6 @@ async def test_paused_within_the_handshake(authority: Authority, options: TlsOpt
         assert not upper.data
         upper.transport.resume_reading()
         await upper.got(b"early")
-        await plain.close()
 
 
 async def test_a_client_that_does_not_read(authority: Authority, options: TlsOptions) -> None:
@@ -504,7 +489,6 @@ async def test_a_client_that_does_not_read(authority: Authority, options: TlsOpt
         await happens(lambda: upper.writable, "room")
         upper.transport.abort()
         await upper.ended()
-        await client.close()
 
 
 def test_renegotiation_is_off(options: TlsOptions) -> None:
