@@ -1,7 +1,10 @@
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from linked import Nats
+import pytest_asyncio
+from linked import Linked, Nats
 
 
 @pytest.fixture
@@ -10,3 +13,24 @@ def servers() -> Iterator[list[Nats]]:
     yield started
     for server in started:
         server.kill()
+
+
+@pytest.fixture
+def start(tmp_path: Path, servers: list[Nats]) -> Callable[..., Awaitable[Nats]]:
+    """Starts a server with some settings."""
+
+    async def started(**settings: Any) -> Nats:
+        servers.append(Nats(tmp_path, **settings))
+        await servers[-1].start()
+        return servers[-1]
+
+    return started
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def _links_end() -> AsyncIterator[None]:
+    yield
+    for linked in Linked.opened:
+        if linked.link._open:
+            await linked.link.close()
+    Linked.opened.clear()

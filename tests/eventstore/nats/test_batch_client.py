@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +24,18 @@ pytestmark = pytest.mark.system
 
 
 @pytest_asyncio.fixture
-async def nats(tmp_path: Path) -> AsyncIterator[Nats]:
-    server = Nats(tmp_path)
-    await server.start()
-    yield server
-    server.kill()
+async def nats(start: Callable[[], Awaitable[Nats]]) -> Nats:
+    return await start()
 
 
 @pytest_asyncio.fixture
-async def here(nats: Nats) -> AsyncIterator[Linked]:
-    linked = await Linked.to(nats.url)
-    yield linked
-    await linked.link.close()
+async def here(nats: Nats) -> Linked:
+    return await Linked.to(nats.url)
 
 
 @pytest_asyncio.fixture
-async def there(nats: Nats) -> AsyncIterator[Linked]:
-    linked = await Linked.to(nats.url)
-    yield linked
-    await linked.link.close()
+async def there(nats: Nats) -> Linked:
+    return await Linked.to(nats.url)
 
 
 async def test_messages_with_and_without_headers_and_reply(here: Linked, there: Linked) -> None:
@@ -143,7 +136,6 @@ async def test_a_fence_follows_the_messages_that_were_there_before(here: Linked)
         await other.settled()
         await here.settled()
         assert len(here.messages) == count
-    await other.link.close()
 
 
 def url_of(linked: Linked) -> str:

@@ -18,13 +18,13 @@ from eventstore.nats.batch_client import encode_pub
 
 pytestmark = pytest.mark.system
 
+Start = Callable[..., Awaitable[Nats]]
 ACCESS = {"user": "bridge", "password": "secret"}
 
 
-async def test_a_server_that_stops_reading(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_a_server_that_stops_reading(start: Start) -> None:
     """Nothing blocks and nothing is lost, and the pending bytes are reported."""
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
+    nats = await start()
     much = 4 << 20
     here, there = await Linked.to(nats.url), await Linked.to(nats.url)
     there.link.subscribe(b"a")
@@ -48,13 +48,10 @@ async def test_a_server_that_stops_reading(tmp_path: Path, servers: list[Nats]) 
         assert here.link.unsent == 0
     await there.came(sent)
     assert [int(payload[:8]) for payload in there.payloads] == list(range(sent))
-    await here.link.close()
-    await there.link.close()
 
 
-async def test_leaving_a_server_that_stopped_reading(tmp_path: Path, servers: list[Nats]) -> None:
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
+async def test_leaving_a_server_that_stopped_reading(start: Start) -> None:
+    nats = await start()
     here = await Linked.to(nats.url)
     nats.signal(signal.SIGSTOP)
     while here.link.unsent < 8 << 20:
@@ -65,13 +62,11 @@ async def test_leaving_a_server_that_stopped_reading(tmp_path: Path, servers: li
     assert here.notices == []
 
 
-async def test_the_first_server_is_not_there(tmp_path: Path, servers: list[Nats]) -> None:
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
+async def test_the_first_server_is_not_there(start: Start) -> None:
+    nats = await start()
     here = await Linked.to(f"nats://127.0.0.1:{free_port()}", nats.url)
     assert here.link.connected
     await here.settled()
-    await here.link.close()
 
 
 async def test_another_server_of_the_cluster_takes_over(
@@ -100,13 +95,10 @@ async def test_another_server_of_the_cluster_takes_over(
     there.link.write(encode_pub(b"a", b"through the other"))
     await here.came(1)
     assert here.payloads == [b"through the other"]
-    await here.link.close()
-    await there.link.close()
 
 
-async def test_user_and_password(tmp_path: Path, servers: list[Nats]) -> None:
-    servers.append(nats := Nats(tmp_path, authorization=ACCESS))
-    await nats.start()
+async def test_user_and_password(start: Start) -> None:
+    nats = await start(authorization=ACCESS)
     here = await Linked.to(nats.url, **ACCESS)
     await here.settled()
     await here.link.close()
@@ -114,9 +106,8 @@ async def test_user_and_password(tmp_path: Path, servers: list[Nats]) -> None:
         await Linked.to(nats.url, user="bridge", password="wrong")
 
 
-async def test_access_that_is_withdrawn_and_given_back(tmp_path: Path, servers: list[Nats]) -> None:
-    servers.append(nats := Nats(tmp_path, authorization=ACCESS))
-    await nats.start()
+async def test_access_that_is_withdrawn_and_given_back(start: Start) -> None:
+    nats = await start(authorization=ACCESS)
     here = await Linked.to(nats.url, **ACCESS)
     nats.settings["authorization"] = {**ACCESS, "password": "other"}
     nats.kill()
@@ -129,16 +120,12 @@ async def test_access_that_is_withdrawn_and_given_back(tmp_path: Path, servers: 
     await nats.start()
     await happens(lambda: here.notices == ["down", "up"])
     assert len(here.problems) == len(set(here.problems))
-    await here.link.close()
 
 
-async def test_permission_errors_are_reported_once_per_connection(
-    tmp_path: Path, servers: list[Nats]
-) -> None:
+async def test_permission_errors_are_reported_once_per_connection(start: Start) -> None:
     permissions = {"publish": {"deny": ["no.>"]}, "subscribe": {"deny": ["no.>"]}}
     user = {**ACCESS, "permissions": permissions}
-    servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
-    await nats.start()
+    nats = await start(authorization={"users": [user]})
     here, there = await Linked.to(nats.url, **ACCESS), await Linked.to(nats.url, **ACCESS)
     for linked in (here, there):
         linked.link.subscribe(b"no.a")
@@ -168,15 +155,12 @@ async def test_permission_errors_are_reported_once_per_connection(
     ]
     assert here.refused == there.refused == ["no.a", "no.\x1b[31m"] * 3
     assert all(line.isprintable() for line in here.problems)
-    await here.link.close()
-    await there.link.close()
 
 
-async def test_each_refused_subscription_is_reported(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_each_refused_subscription_is_reported(start: Start) -> None:
     """Of subjects of any length, with anything in them."""
     user = {**ACCESS, "permissions": {"subscribe": {"deny": ["no.>"]}}}
-    servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
-    await nats.start()
+    nats = await start(authorization={"users": [user]})
     here = await Linked.to(nats.url, **ACCESS)
     subjects = ["no.a", f"no.{'x' * 2000}.a", 'no."\\', "no.\u202eé温🌡", "no.*.>"]
     for _ in range(2):
@@ -185,14 +169,12 @@ async def test_each_refused_subscription_is_reported(tmp_path: Path, servers: li
         await here.settled()
     assert here.refused == subjects * 2
     assert len(here.problems) == len(subjects)
-    await here.link.close()
 
 
 async def test_refusals_are_reported_after_all_subscriptions_are_renewed(
-    tmp_path: Path, servers: list[Nats], monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
+    nats = await start()
     told: list[str] = []
     here = await Linked.to(nats.url)
     monkeypatch.setattr(here.link, "_on_up", lambda: told.append("up"))
@@ -208,32 +190,27 @@ async def test_refusals_are_reported_after_all_subscriptions_are_renewed(
         await happens(lambda: here.link.connected)
         assert told == ["up", "a"]
         told.clear()
-    await here.link.close()
 
 
-async def test_reported_problems_are_limited(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_reported_problems_are_limited(start: Start) -> None:
     user = {**ACCESS, "permissions": {"publish": {"deny": ["no.>"]}}}
-    servers.append(nats := Nats(tmp_path, authorization={"users": [user]}))
-    await nats.start()
+    nats = await start(authorization={"users": [user]})
     here = await Linked.to(nats.url, **ACCESS)
     here.link.write([encode_pub(b"no.%d" % number, b"") for number in range(500)])
     await here.settled()
     assert len(here.problems) == 101
     assert here.problems[-1] == f"NATS at {nats.url}: more such problems are not shown"
-    await here.link.close()
 
 
-async def test_a_message_that_is_too_large(tmp_path: Path, servers: list[Nats]) -> None:
+async def test_a_message_that_is_too_large(start: Start) -> None:
     """The server ends the connection; the link dials again."""
-    servers.append(nats := Nats(tmp_path, max_payload=1000))
-    await nats.start()
+    nats = await start(max_payload=1000)
     here = await Linked.to(nats.url)
     assert here.link.max_payload == 1000
     here.link.write(render_hpub(b"a", b"", b"", bytes(1001)))
     await happens(lambda: here.notices == ["down", "up"])
     assert here.problems == [f"NATS at {nats.url}: Maximum Payload Violation"]
     await here.settled()
-    await here.link.close()
 
 
 def certificate(folder: Path) -> dict[str, str]:
@@ -351,7 +328,6 @@ async def test_a_server_that_does_not_speak_nats(data: bytes, told: str) -> None
         assert told in here.problems[0]
         assert all(line.isprintable() for line in here.problems)
         await here.settled()
-        await here.link.close()
 
 
 @pytest.mark.parametrize(
@@ -386,7 +362,6 @@ async def test_an_error_that_nats_py_takes_for_the_end() -> None:
         await happens(lambda: here.notices == ["down", "up"] * 2)
         assert here.problems == [f"NATS at {url}: User Authentication Revoked"] * 2
         await here.settled()
-        await here.link.close()
 
 
 async def test_a_ping_of_the_server_is_answered() -> None:
@@ -401,7 +376,6 @@ async def test_a_ping_of_the_server_is_answered() -> None:
         here = await Linked.to(url)
         await happens(lambda: b"PONG\r\n" in heard)
         assert here.notices == []
-        await here.link.close()
 
 
 async def test_an_unexpected_pong() -> None:
@@ -414,7 +388,6 @@ async def test_an_unexpected_pong() -> None:
         await happens(lambda: here.link.connected)
         assert here.link.write(b"PING\r\n" * 0)
         assert here.notices == []
-        await here.link.close()
 
 
 async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
@@ -447,14 +420,10 @@ async def test_each_pong_is_for_the_ping_that_it_answers() -> None:
         assert passed == [1]
         answering.release()
         await happens(lambda: passed == [1, 2])
-        await here.link.close()
 
 
-async def test_a_reconnect_that_ends_with_the_program_is_no_error(
-    tmp_path: Path, servers: list[Nats]
-) -> None:
-    servers.append(nats := Nats(tmp_path))
-    await nats.start()
+async def test_a_reconnect_that_ends_with_the_program_is_no_error(start: Start) -> None:
+    nats = await start()
     here = await Linked.to(nats.url)
     client = here.link._client
     nats.signal(signal.SIGKILL)
