@@ -70,6 +70,8 @@ class Bench:
         self.store = FakeStore()
         self.clock = FakeClock()
         self.released: list[tuple[str, bytes]] = []
+        self.asked: list[float] = []
+        """Seconds after which the journal asked to be flushed."""
         self.a, self.b = FakeSink("a", self.released), FakeSink("b", self.released)
         self.journal = Journal(
             self.store,
@@ -80,6 +82,7 @@ class Bench:
             max_record=options.pop("max_record", LIMIT),
             **options,
         )
+        self.journal.on_deferred = self.asked.append
 
     def event(self, size: int = 0) -> int:
         """Append an event with a payload; return its sequence."""
@@ -88,6 +91,10 @@ class Bench:
     def turn(self, effect: bytes, size: int = 0) -> None:
         """One turn of the loop: an event, and an effect that depends on it."""
         self.event(size)
+        self.end_turn(effect)
+
+    def end_turn(self, effect: bytes) -> None:
+        """End a turn with an effect that depends on it."""
         self.journal.send_when_durable(self.a, effect)
         self.journal.end_turn()
 
@@ -148,8 +155,7 @@ def test_the_events_of_a_turn_are_one_record() -> None:
     for _ in range(3):
         bench.event()
     assert bench.store.sent == []
-    bench.journal.send_when_durable(bench.a, b"ack")
-    bench.journal.end_turn()
+    bench.end_turn(b"ack")
     assert shape(bench.store.records) == [(1, 0, True, 3)]
 
 
@@ -219,8 +225,7 @@ def test_positions_are_those_under_which_the_entries_are_found() -> None:
         journal.append(WillArmed("c", "w", 0, False, 2, 0), 1, [b"ww"], 2),
         journal.append(published(1, 2), 2, [b"d", b"e"], 2),
     ]
-    journal.send_when_durable(bench.a, b"ack")
-    journal.end_turn()
+    bench.end_turn(b"ack")
     assert [(sequence_of(at), index_of(at)) for at in places] == [(1, 0), (1, 1), (1, 4), (1, 5)]
     (record,) = bench.store.records
     assert [index for index, _ in record.events()] == [0, 1, 4, 5]
@@ -252,13 +257,11 @@ def test_statistics() -> None:
 
 def test_events_without_waiting_output_go_with_the_next_record() -> None:
     bench = Bench()
-    asked: list[float] = []
-    bench.journal.on_deferred = asked.append
     bench.event()
     bench.journal.end_turn()
     bench.event()
     bench.journal.end_turn()
-    assert (bench.store.sent, asked) == ([], [0.01])
+    assert (bench.store.sent, bench.asked) == ([], [0.01])
     assert not bench.journal.idle
     bench.turn(b"ack")
     assert shape(bench.store.records) == [(1, 0, True, 3)]
@@ -266,15 +269,13 @@ def test_events_without_waiting_output_go_with_the_next_record() -> None:
 
 def test_events_without_waiting_output_are_written_on_flush() -> None:
     bench = Bench()
-    asked: list[float] = []
-    bench.journal.on_deferred = asked.append
     bench.event()
     bench.journal.end_turn()
     bench.journal.flush_deferred()
     assert shape(bench.store.records) == [(1, 0, True, 1)]
     bench.event()
     bench.journal.end_turn()
-    assert asked == [0.01, 0.01], "asked again for what came after"
+    assert bench.asked == [0.01, 0.01], "asked again for what came after"
     bench.journal.flush()
     bench.commit(1, 2)
     assert bench.journal.idle
@@ -288,23 +289,21 @@ def acknowledge(bench: Bench, pid: int) -> None:
 
 def test_acknowledgements_stay_in_memory_for_longer_than_other_events() -> None:
     bench = Bench()
-    asked: list[float] = []
-    bench.journal.on_deferred, bench.journal.ack_delay = asked.append, 1.0
+    bench.journal.ack_delay = 1.0
     acknowledge(bench, 1)
     bench.clock.now += 400
     acknowledge(bench, 2)
-    assert asked == [1.0]
+    assert bench.asked == [1.0]
     bench.event()
     bench.journal.end_turn()
-    assert asked == [1.0, 0.01]
+    assert bench.asked == [1.0, 0.01]
     bench.journal.flush_deferred()
     assert shape(bench.store.records) == [(1, 0, True, 3)]
 
 
 def test_acknowledgements_get_a_record_when_the_first_has_waited_for_the_delay() -> None:
     bench = Bench()
-    asked: list[float] = []
-    bench.journal.on_deferred, bench.journal.ack_delay = asked.append, 1.0
+    bench.journal.ack_delay = 1.0
     acknowledge(bench, 1)
     bench.clock.now += 400
     bench.turn(b"x")
@@ -315,7 +314,7 @@ def test_acknowledgements_get_a_record_when_the_first_has_waited_for_the_delay()
     acknowledge(bench, 3)
     bench.journal.flush_deferred()
     assert bench.sequences() == [1]
-    assert asked == [1.0, pytest.approx(0.6)]
+    assert bench.asked == [1.0, pytest.approx(0.6)]
     bench.clock.now += 600
     bench.journal.flush_deferred()
     assert shape(bench.store.records)[1:] == [(2, 0, True, 2)]
@@ -353,12 +352,11 @@ def test_a_record_of_acknowledgements_keeps_the_time_of_another_event_in_it() ->
 
 def test_acknowledgements_that_end_a_turn_of_several_records_do_not_wait() -> None:
     bench = Bench()
-    asked: list[float] = []
-    bench.journal.on_deferred, bench.journal.ack_delay = asked.append, 1.0
+    bench.journal.ack_delay = 1.0
     bench.event(LIMIT - 600)
     acknowledge(bench, 1)
     assert shape(bench.store.records) == [(1, 0, False, 1)]
-    assert asked == [0.01]
+    assert bench.asked == [0.01]
 
 
 def test_flush_waits_for_its_place_in_flight() -> None:
@@ -407,12 +405,10 @@ def test_effects_of_a_turn_without_events_wait_for_earlier_turns() -> None:
     """They may tell what those events say: an answer to a repeated PUBREL, for one."""
     bench = Bench(max_inflight=1)
     bench.turn(b"1")
-    bench.journal.send_when_durable(bench.a, b"2")
-    bench.journal.end_turn()
+    bench.end_turn(b"2")
     bench.event()
     bench.journal.end_turn()
-    bench.journal.send_when_durable(bench.a, b"3")
-    bench.journal.end_turn()
+    bench.end_turn(b"3")
     assert bench.released == []
     bench.commit(1)
     assert bench.effects() == [b"1", b"2"]
@@ -536,8 +532,7 @@ def test_a_turn_over_several_records_is_released_with_its_last_part() -> None:
     journal.send_when_durable(bench.a, b"first ")
     for _ in range(5):
         bench.event(1500)
-    journal.send_when_durable(bench.a, b"last")
-    journal.end_turn()
+    bench.end_turn(b"last")
     assert shape(bench.store.records) == [
         (1, 0, False, 2),
         (2, 1, False, 2),
@@ -554,8 +549,7 @@ def test_a_record_has_a_bounded_number_of_events() -> None:
     bench = Bench(max_inflight=99, max_record=1 << 24)
     for _ in range(10_000):
         bench.event()
-    bench.journal.send_when_durable(bench.a, b"ack")
-    bench.journal.end_turn()
+    bench.end_turn(b"ack")
     records = shape(bench.store.records)
     assert records == [*((at + 1, at, False, 1024) for at in range(9)), (10, 9, True, 784)]
     bench.commit(1, 9)
@@ -569,8 +563,7 @@ def test_part_numbers_restart_in_each_turn() -> None:
     for number in range(2):
         for _ in range(3):
             bench.event(1500)
-        bench.journal.send_when_durable(bench.a, b"%d" % number)
-        bench.journal.end_turn()
+        bench.end_turn(b"%d" % number)
     assert shape(bench.store.records) == [
         (1, 0, False, 2),
         (2, 1, True, 1),
@@ -586,8 +579,7 @@ def test_earlier_turns_in_a_part_that_is_not_the_last_wait_as_well() -> None:
     bench.turn(b"earlier")
     for _ in range(3):
         bench.event(1500)
-    bench.journal.send_when_durable(bench.a, b"later")
-    bench.journal.end_turn()
+    bench.end_turn(b"later")
     bench.commit(1)
     assert bench.effects() == [b"0"]
     bench.commit(2)
@@ -614,8 +606,7 @@ def test_offsets_and_positions_restart_in_each_record() -> None:
     bench = Bench(max_inflight=9)
     bodies = [b"%d" % number * 1500 for number in range(5)]
     places = [bench.journal.append(published(len(body)), 1, [body], len(body)) for body in bodies]
-    bench.journal.send_when_durable(bench.a, b"ack")
-    bench.journal.end_turn()
+    bench.end_turn(b"ack")
     held = MessageStore(1 << 20)
     for record in bench.store.records:
         held.add_record(record)
@@ -629,8 +620,7 @@ def test_an_event_larger_than_a_record_gets_one_of_its_own() -> None:
     bench.event(10)
     bench.event(3 * LIMIT)
     bench.event(10)
-    bench.journal.send_when_durable(bench.a, b"ack")
-    bench.journal.end_turn()
+    bench.end_turn(b"ack")
     assert [(one.part, one.last, len(one.payload)) for one in bench.store.records] == [
         (0, False, 10),
         (1, False, 3 * LIMIT),
@@ -663,8 +653,7 @@ def test_text_counts_as_much_as_it_takes_in_json(event: Subscribed) -> None:
     bench = Bench(max_record=30_000, max_inflight=99)
     for _ in range(20):
         bench.journal.append(event)
-    bench.journal.send_when_durable(bench.a, b"ack")
-    bench.journal.end_turn()
+    bench.end_turn(b"ack")
     assert max(len(one.data) for one in bench.store.sent) <= 30_000 + 500
     assert sum(len(one.raw_events) for one in bench.store.records) == 20
 
@@ -679,8 +668,7 @@ def test_an_event_that_the_store_cannot_take_is_refused_and_leaves_no_trace() ->
     assert caught.value.exit_code == 69
     with pytest.raises(EventTooLarge):
         bench.event(5000)
-    bench.journal.send_when_durable(bench.a, b"ack")
-    bench.journal.end_turn()
+    bench.end_turn(b"ack")
     (record,) = bench.store.records
     assert [event.e for _, event in record.events()] == ["MessagePublished"]
     assert len(record.payload) == 100
@@ -716,8 +704,7 @@ def test_a_record_holds_no_more_bytes_than_reckoned() -> None:
         pids = [(7 * number * at) % 65535 + 1 for at in range(1, 6)]
         refs = [position(1 << 42, (number * at) % 1000) for at in range(1, 6)]
         bench.journal.append(Delivered("client", "a/b/#", 1, pids, refs), 5)
-    bench.journal.send_when_durable(bench.a, b"ack")
-    bench.journal.end_turn()
+    bench.end_turn(b"ack")
     assert max(len(one.data) for one in bench.store.sent) <= 20_000
     assert all(orjson.dumps(one.raw_events) for one in bench.store.records)
 
@@ -765,8 +752,7 @@ def test_a_split_turn_ends_no_record() -> None:
     bench.journal.flush()
     assert shape(bench.store.records) == [(1, 0, True, 1)]
     bench.event()
-    bench.journal.send_when_durable(bench.a, b"second")
-    bench.journal.end_turn()
+    bench.end_turn(b"second")
     assert shape(bench.store.records) == [(1, 0, True, 1), (2, 0, True, 2)]
     assert bench.effects() == [b"first"]
     bench.commit(2)
@@ -788,8 +774,7 @@ def test_effects_leave_in_order_a_few_at_a_time() -> None:
     assert bench.effects() == [b"one a"]
     assert not bench.journal.idle
     # What depends on nothing that is still to come goes behind what leaves already.
-    bench.journal.send_when_durable(bench.a, b"three a")
-    bench.journal.end_turn()
+    bench.end_turn(b"three a")
     while soon:
         soon.pop(0)()
     assert bench.effects() == [b"one a", b"one b", b"two a", b"three a"]
