@@ -32,6 +32,7 @@ from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import read_records, read_some, read_tail
 from eventstore.log.watermark import Watermark
 from eventstore.nats import jetstream, log_stream
+from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.log_stream import ensure_stream, lock_node
 from eventstore.server.embedded_server import EmbeddedServer
 
@@ -261,98 +262,87 @@ async def test_a_revoked_access_is_named(own: Writing) -> None:
 # ------------------------------------------------------------------ reading
 
 
-async def test_an_empty_stream_ends_at_the_beginning(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [])
-        tail = await read_tail(nc, STREAM, SUBJECT)
-        assert (tail.sequence, tail.link) == (0, GENESIS)
-        assert [one async for one in read_records(nc, STREAM, 1, 10)] == []
+async def test_an_empty_stream_ends_at_the_beginning(nc: DirectClient) -> None:
+    await filled(nc, [])
+    tail = await read_tail(nc, STREAM, SUBJECT)
+    assert (tail.sequence, tail.link) == (0, GENESIS)
+    assert [one async for one in read_records(nc, STREAM, 1, 10)] == []
 
 
-async def test_an_emptied_stream_is_not_a_new_one(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1, 1])
-        await api(nc, f"STREAM.PURGE.{STREAM}")
-        with pytest.raises(CorruptLog, match="record 1 is gone with all others"):
-            await read_tail(nc, STREAM, SUBJECT)
+async def test_an_emptied_stream_is_not_a_new_one(nc: DirectClient) -> None:
+    await filled(nc, [1, 1])
+    await api(nc, f"STREAM.PURGE.{STREAM}")
+    with pytest.raises(CorruptLog, match="record 1 is gone with all others"):
+        await read_tail(nc, STREAM, SUBJECT)
 
 
-async def test_large_records_are_read_in_order(server: EmbeddedServer) -> None:
+async def test_large_records_are_read_in_order(nc: DirectClient) -> None:
     mib = 1 << 20
     sizes = [10, 20 * mib, 10, 3 * mib, 12 * mib, 9 * mib, 10]
-    async with client_of(server) as nc:
-        made = await filled(nc, sizes)
-        found = [one async for one in read_records(nc, STREAM, 1, 7)]
-        assert [len(one.payload) for one in found] == sizes
-        assert [one.link for one in found] == [link_of(data) for data in made]
-        some = await read_some(nc, STREAM, [2, 4, 5])
-        assert {2, 4, 5} <= {one.sequence for one in some}
+    made = await filled(nc, sizes)
+    found = [one async for one in read_records(nc, STREAM, 1, 7)]
+    assert [len(one.payload) for one in found] == sizes
+    assert [one.link for one in found] == [link_of(data) for data in made]
+    some = await read_some(nc, STREAM, [2, 4, 5])
+    assert {2, 4, 5} <= {one.sequence for one in some}
 
 
 async def test_more_records_than_one_batch(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    nc: DirectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(record_reader, "_BATCH_MESSAGES", 50)
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 120)
-        found = [one.sequence async for one in read_records(nc, STREAM, 3, 119)]
-        assert found == list(range(3, 120))
-        assert [one.sequence async for one in read_records(nc, STREAM, 120, 120)] == [120]
+    await filled(nc, [1] * 120)
+    found = [one.sequence async for one in read_records(nc, STREAM, 3, 119)]
+    assert found == list(range(3, 120))
+    assert [one.sequence async for one in read_records(nc, STREAM, 120, 120)] == [120]
 
 
-async def test_gaps_are_skipped_by_reading_and_found_by_the_chain(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 6)
-        for sequence in (3, 6):
-            await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
-        found = [one async for one in read_records(nc, STREAM, 1, 6)]
-        assert [one.sequence for one in found] == [1, 2, 4, 5]
-        checker = ChainChecker()
-        checker.check(found[0])
-        checker.check(found[1])
-        with pytest.raises(CorruptLog, match="record 3 is missing"):
-            checker.check(found[2])
+async def test_gaps_are_skipped_by_reading_and_found_by_the_chain(nc: DirectClient) -> None:
+    await filled(nc, [1] * 6)
+    for sequence in (3, 6):
+        await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
+    found = [one async for one in read_records(nc, STREAM, 1, 6)]
+    assert [one.sequence for one in found] == [1, 2, 4, 5]
+    checker = ChainChecker()
+    checker.check(found[0])
+    checker.check(found[1])
+    with pytest.raises(CorruptLog, match="record 3 is missing"):
+        checker.check(found[2])
 
 
 @pytest.mark.parametrize("wanted", [[3], [2, 3], [1, 4, 6]])
-async def test_requested_records_that_are_missing(
-    server: EmbeddedServer, wanted: list[int]
-) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 6)
-        for sequence in (3, 6):
-            await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
-        with pytest.raises(CorruptLog) as caught:
-            await read_some(nc, STREAM, wanted)
-        assert caught.value.sequence in (3, 6)
+async def test_requested_records_that_are_missing(nc: DirectClient, wanted: list[int]) -> None:
+    await filled(nc, [1] * 6)
+    for sequence in (3, 6):
+        await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
+    with pytest.raises(CorruptLog) as caught:
+        await read_some(nc, STREAM, wanted)
+    assert caught.value.sequence in (3, 6)
 
 
-async def test_some_records_far_apart(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 30)
-        some = await read_some(nc, STREAM, [30, 2, 4, 17, 2])
-        assert {2, 4, 17, 30} <= {one.sequence for one in some}
-        assert len(some) == len({one.sequence for one in some})
-        assert await read_some(nc, STREAM, []) == []
+async def test_some_records_far_apart(nc: DirectClient) -> None:
+    await filled(nc, [1] * 30)
+    some = await read_some(nc, STREAM, [30, 2, 4, 17, 2])
+    assert {2, 4, 17, 30} <= {one.sequence for one in some}
+    assert len(some) == len({one.sequence for one in some})
+    assert await read_some(nc, STREAM, []) == []
 
 
-async def test_an_invalid_record_is_named(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1, 1])
-        await nc.request(SUBJECT, b"something else", timeout=TIMEOUT)
-        for read in (read_some(nc, STREAM, [3]), read_tail(nc, STREAM, SUBJECT)):
-            with pytest.raises(CorruptLog, match="record 3 is not a foldmq record"):
-                await read
+async def test_an_invalid_record_is_named(nc: DirectClient) -> None:
+    await filled(nc, [1, 1])
+    await nc.request(SUBJECT, b"something else", timeout=TIMEOUT)
+    for read in (read_some(nc, STREAM, [3]), read_tail(nc, STREAM, SUBJECT)):
+        with pytest.raises(CorruptLog, match="record 3 is not a foldmq record"):
+            await read
 
 
-async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        with pytest.raises(LostLog, match="existed before and is missing"):
-            await read_tail(nc, STREAM, SUBJECT)
-        with pytest.raises(LogUnavailable):
-            await read_some(nc, STREAM, [1])
-        with pytest.raises(LogUnavailable, match="answers 503"):
-            [one async for one in read_records(nc, STREAM, 1, 3)]
+async def test_a_stream_that_is_not_there(nc: DirectClient) -> None:
+    with pytest.raises(LostLog, match="existed before and is missing"):
+        await read_tail(nc, STREAM, SUBJECT)
+    with pytest.raises(LogUnavailable):
+        await read_some(nc, STREAM, [1])
+    with pytest.raises(LogUnavailable, match="answers 503"):
+        [one async for one in read_records(nc, STREAM, 1, 3)]
 
 
 async def test_reading_while_the_server_is_away(
@@ -369,16 +359,15 @@ async def test_reading_while_the_server_is_away(
                 await read
 
 
-async def test_reading_on_a_closed_connection(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1, 1])
-        store = KeyedStore(nc, "STATE", "state.")
-        await store.open()
-        reading = store.read()
-        await nc.close()
-        for read in (read_some(nc, STREAM, [1, 2]), read_some(nc, STREAM, [1]), anext(reading)):
-            with pytest.raises(LogUnavailable):
-                await read
+async def test_reading_on_a_closed_connection(nc: DirectClient) -> None:
+    await filled(nc, [1, 1])
+    store = KeyedStore(nc, "STATE", "state.")
+    await store.open()
+    reading = store.read()
+    await nc.close()
+    for read in (read_some(nc, STREAM, [1, 2]), read_some(nc, STREAM, [1]), anext(reading)):
+        with pytest.raises(LogUnavailable):
+            await read
 
 
 async def test_the_log_must_reach_its_watermark(server: EmbeddedServer, tmp_path: Path) -> None:
@@ -461,19 +450,18 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(
 
 
 async def test_a_log_that_begins_while_it_is_looked_at(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    nc: DirectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node of a new cluster asks for the bounds before another node leads for the first time."""
-    async with client_of(server) as nc:
-        await ensure_stream(nc, STREAM, [SUBJECT])
+    await ensure_stream(nc, STREAM, [SUBJECT])
 
-        async def ask(*arguments: Any) -> tuple[int, int]:
-            found = await jetstream.read_bounds(*arguments)
-            await nc.request(SUBJECT, record(GENESIS, "first"), timeout=TIMEOUT)
-            return found
+    async def ask(*arguments: Any) -> tuple[int, int]:
+        found = await jetstream.read_bounds(*arguments)
+        await nc.request(SUBJECT, record(GENESIS, "first"), timeout=TIMEOUT)
+        return found
 
-        monkeypatch.setattr(jetstream_log, "read_bounds", ask)
-        projections = KeyedStore(nc, "STATE", "state.")
-        log = EventLog(nc, STREAM, SUBJECT, projections=projections)
-        assert (await log.tail()).sequence == 1
-        assert log.first == 1
+    monkeypatch.setattr(jetstream_log, "read_bounds", ask)
+    projections = KeyedStore(nc, "STATE", "state.")
+    log = EventLog(nc, STREAM, SUBJECT, projections=projections)
+    assert (await log.tail()).sequence == 1
+    assert log.first == 1

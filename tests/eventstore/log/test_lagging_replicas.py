@@ -9,11 +9,12 @@ import pytest
 import pytest_asyncio
 from harness.waiting import happens
 from nats.aio.client import Client
-from numberedlog import STREAM, SUBJECT, Writing, api, client_of, filled, given_up, writing
+from numberedlog import STREAM, SUBJECT, Writing, api, filled, given_up, writing
 
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.log import log_writer
 from eventstore.log.record_reader import read_records, read_some, read_tail
+from eventstore.nats.direct_client import DirectClient
 from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
@@ -58,30 +59,28 @@ class Behind:
 
 @pytest.mark.parametrize("lacks", [1, 3, 5])
 async def test_a_lagging_replica_is_not_damage(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, lacks: int
+    nc: DirectClient, monkeypatch: pytest.MonkeyPatch, lacks: int
 ) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 5)
-        expected = [one.link async for one in read_records(nc, STREAM, 1, 5)]
-        behind = Behind(nc, monkeypatch, lacks)
-        assert [one.link async for one in read_records(nc, STREAM, 1, 5)] == expected
-        (only,) = await read_some(nc, STREAM, [5])
-        assert only.link == expected[-1]
-        assert (await read_tail(nc, STREAM, SUBJECT)).link == expected[-1]
-        assert behind.refused >= 3
+    await filled(nc, [1] * 5)
+    expected = [one.link async for one in read_records(nc, STREAM, 1, 5)]
+    behind = Behind(nc, monkeypatch, lacks)
+    assert [one.link async for one in read_records(nc, STREAM, 1, 5)] == expected
+    (only,) = await read_some(nc, STREAM, [5])
+    assert only.link == expected[-1]
+    assert (await read_tail(nc, STREAM, SUBJECT)).link == expected[-1]
+    assert behind.refused >= 3
 
 
 async def test_records_that_the_leader_lacks_are_missing(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    nc: DirectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 5)
-        await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": 4})
-        Behind(nc, monkeypatch, 3)
-        found = [one.sequence async for one in read_records(nc, STREAM, 1, 5)]
-        assert found == [1, 2, 3, 5]
-        with pytest.raises(CorruptLog, match="record 4 is not in stream"):
-            await read_some(nc, STREAM, [4])
+    await filled(nc, [1] * 5)
+    await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": 4})
+    Behind(nc, monkeypatch, 3)
+    found = [one.sequence async for one in read_records(nc, STREAM, 1, 5)]
+    assert found == [1, 2, 3, 5]
+    with pytest.raises(CorruptLog, match="record 4 is not in stream"):
+        await read_some(nc, STREAM, [4])
 
 
 @pytest.mark.parametrize("place", [7, None])
