@@ -4,13 +4,19 @@
 fallback to another one. A new backend is an entry in the list of :func:`make_backends`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from actors.access.credentials import AuthResult, Credentials, Source, Verdict
 from actors.access.jwt_tokens import looks_like_token
+
+if TYPE_CHECKING:
+    from actors.access.jwt_tokens import Tokens
+    from actors.access.passwords import PasswordFile
 
 _NOT_ANONYMOUS: Final = Verdict(AuthResult.NOT_AUTHORISED, reason="no user name")
 _NO_SOURCE: Final = Verdict(
@@ -18,30 +24,6 @@ _NO_SOURCE: Final = Verdict(
 )
 _NO_TOKEN: Final = Verdict(AuthResult.BAD_CREDENTIALS, reason="the password is not a token")
 _FAILED: Final = Verdict(AuthResult.UNAVAILABLE, reason="the check failed")
-
-
-class TokenSource(Source, Protocol):
-    """A source that can return the user claimed by a token."""
-
-    def claimed_user(self, token: bytes) -> str:
-        """Return the user claimed by a token, cheaply and unverified; may be empty."""
-
-
-class Users(Source, Protocol):
-    """A source that knows its users."""
-
-    @property
-    def user_count(self) -> int:
-        """The number of users."""
-
-    def knows(self, username: str) -> bool:
-        """Return whether this source has the user."""
-
-    def holds(self, verdict: Verdict) -> bool:
-        """Return, cheaply, whether the credential of an accepted login is still valid."""
-
-    def verifying(self, credentials: Credentials) -> bool:
-        """Return whether verification of these credentials is running and cannot be cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +37,7 @@ class Backend:
     check_now: Callable[[Credentials], Verdict | None]
     """Returns the verdict if it is known immediately; otherwise None: then ``source`` is asked."""
     source: Source | None = None
-    users: Users | None = None
+    users: PasswordFile | None = None
     """The source, if it is a database of users."""
     user_of: Callable[[Credentials], str | None] = attrgetter("username")
     """Returns the user of a login, verified or not; None: an anonymous client."""
@@ -106,7 +88,7 @@ def _anonymous_backend(*, claimed: bool, tokens: bool) -> Backend:
     )
 
 
-def _token_backend(tokens: TokenSource, *, sole: bool) -> Backend:
+def _token_backend(tokens: Tokens, *, sole: bool) -> Backend:
     """Verify JSON Web Tokens. ``sole``: also reject passwords that are not tokens."""
 
     def user_of(credentials: Credentials) -> str | None:
@@ -148,8 +130,8 @@ def _unverified_backend(*, claimed: bool) -> Backend:
 
 def make_backends(
     *,
-    tokens: TokenSource | None = None,
-    passwords: Users | None = None,
+    tokens: Tokens | None = None,
+    passwords: PasswordFile | None = None,
     callout: Source | None = None,
     claimed_names: bool = False,
     ask_certified: bool = False,

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import orjson
 import structlog
 
-from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.credentials import LATEST_MS, AuthResult, Credentials, Verdict, is_name
 from actors.access.enhanced import Challenge, Exchange, Outcome, Step
 from actors.access.fair_queue import FairQueue, SingleFlight
 from actors.access.filter_index import FilterError, parse_filter
@@ -30,7 +30,6 @@ from eventstore.nats.request_client import UnansweredError
 
 MAX_REQUEST: Final = 256 * 1024
 MAX_REPLY: Final = 64 * 1024
-MAX_NAME: Final = 1024
 MAX_ENTRIES: Final = 500
 """Maximum number of groups in a reply, and of filters in all of its lists together."""
 MAX_CACHE_S: Final = 86_400.0
@@ -44,7 +43,6 @@ _CHALLENGE_FIELDS: Final = frozenset({"continue", "data_base64", "state", "reaso
 _REMEMBERED_BYTES: Final = 16 << 20
 _ENTRY_BYTES: Final = 500
 _SHARED_RULES: Final = 256
-_LATEST_MS: Final = 253_402_300_799_000  # the end of the year 9999
 _FIELDS: Final = frozenset(
     {"allow", "user", "groups", "publish", "subscribe", "history", "expires", "cache", "reason"}
 )
@@ -298,13 +296,13 @@ def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> V
             if credentials.certificate_user is not None
             else credentials.username
         )
-    if user is not None and not _is_name(user):
+    if user is not None and not is_name(user):
         raise BadAnswer('"user" is not a name')
     groups = fields.get("groups") or []
-    if not _is_list(groups) or not all(map(_is_name, groups)):
+    if not _is_list(groups) or not all(map(is_name, groups)):
         raise BadAnswer('"groups" is not a list of names')
     expires = _number(fields, "expires")
-    expires_ms = int(max(0, min(expires * 1000, _LATEST_MS))) if expires is not None else 0
+    expires_ms = int(max(0, min(expires * 1000, LATEST_MS))) if expires is not None else 0
     if expires is not None and expires_ms <= now_ms:
         raise BadAnswer('"expires" is in the past')
     return Verdict(
@@ -368,10 +366,6 @@ def _number(fields: dict[str, Any], name: str) -> float | None:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, list) and len(value) <= MAX_ENTRIES
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and "\0" not in value
 
 
 # Enhanced authentication: a request for each step.

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-_IPV6_NETWORK: Final = 64
-_IPV6_SITE: Final = 48
+from actors.limits.address_networks import network_of, networks_of
+
 _NETWORK_FAILURES: Final = 8
 """Failed logins from a network within the time window from which its logins are verified last."""
 _FIRST_PAUSE: Final = 0.25
@@ -300,16 +300,11 @@ def network(address: str) -> str:
 
     Empty for anything else, such as a Unix socket, where all clients have the same address.
     """
-    host = address.partition("%")[0]
     try:
-        host_address = ipaddress.ip_address(host)
+        ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return ""
-    if isinstance(host_address, ipaddress.IPv4Address):
-        return str(host_address)
-    if host_address.ipv4_mapped is not None:
-        return str(host_address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((host_address, _IPV6_NETWORK), strict=False))
+    return network_of(address)
 
 
 @lru_cache(maxsize=4096)
@@ -319,6 +314,4 @@ def network_key(address: str) -> str:
     Anything that is not an address counts as a separate network.
     """
     where = network(address)
-    if "." in where:
-        return where.rpartition(".")[0]
-    return str(ipaddress.ip_network(where).supernet(new_prefix=_IPV6_SITE)) if where else address
+    return where.rpartition(".")[0] if "." in where else networks_of(address)[-1]

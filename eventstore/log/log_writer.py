@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 import structlog
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from eventstore.log.journal import Clock, Journal
     from eventstore.log.pending_record import PendingRecord
     from eventstore.nats.direct_client import DirectClient
+    from eventstore.server.disk_recovery import DiskRecovery
 
 _log = structlog.get_logger("foldmq")
 
@@ -59,28 +60,6 @@ VERDICT_EVERY = 1.0
 _TOO_LARGE = "too large"
 _OVER_SERVER = "maximum payload violation"
 """Error with which a server closes a connection that exceeded its max_payload."""
-
-
-class StoreRecovery(Protocol):
-    """Finds out why the server does not store, and repairs what can be repaired.
-
-    ``stored`` is the last acknowledged record, ``first`` the one at which the log may begin.
-    """
-
-    damage: str | None
-    """What happened to the stored records; None: nothing that is known."""
-
-    def problem(self, stored: int, first: int, *, idle: bool) -> str | None:
-        """Return the reason why nothing can currently be stored, None when none is known.
-
-        ``idle``: no record waits for an acknowledgement.
-        """
-
-    async def restart(self, stored: int, first: int) -> None:
-        """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
-
-    async def sync(self) -> None:
-        """Make the content of the stream durable; raise an EventStoreError when that fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +118,7 @@ class LogWriter:
         subject: str,
         clock: Clock,
         on_fatal: Callable[[EventStoreError], None],
-        recovery: StoreRecovery | None = None,
+        recovery: DiskRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
         replicas: int = 1,

@@ -14,11 +14,11 @@ from eventstore.errors import EventStoreError
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, ChainChecker, encode_record, link_of
-from eventstore.log.jetstream_log import EventLog
+from eventstore.log.jetstream_log import Appended, EventLog
 from eventstore.log.journal import Journal
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.pending_record import GatedOutput
-from eventstore.log.record_reader import read_records, read_tail
+from eventstore.log.record_reader import LogTail, read_records, read_tail
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
@@ -144,6 +144,11 @@ async def writing(
         finally:
             logs.clear()
             await writer.stop()
+
+
+async def append_behind(nc: Any, tail: LogTail, data: bytes) -> Appended:
+    log = EventLog(nc, STREAM, SUBJECT, projections=KeyedStore(nc, "STATE", "state."))
+    return await log.append_behind(tail, data)
 
 
 async def api(nc: Client, method: str, body: object = None) -> dict[str, Any]:

@@ -8,10 +8,11 @@ import orjson
 import pytest
 from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, client_of, record, writing
+from numberedlog import append_behind as behind
 
 from eventstore.errors import Fenced
 from eventstore.format.records import decode_record
-from eventstore.log.jetstream_log import Appended, append_behind
+from eventstore.log.jetstream_log import Appended
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
@@ -19,10 +20,6 @@ from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
-
-
-async def behind(nc: Any, tail: LogTail, data: bytes) -> Appended:
-    return await append_behind(nc, STREAM, SUBJECT, tail, data)
 
 
 async def begun(nc: Any, count: int) -> list[LogTail]:

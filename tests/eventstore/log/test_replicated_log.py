@@ -9,12 +9,12 @@ import pytest
 from harness.nats import PASSWORD, USER
 from harness.natscluster import NatsCluster
 from harness.waiting import happens
-from numberedlog import STREAM, SUBJECT, client_of, given_up, record, writing
+from numberedlog import STREAM, SUBJECT, append_behind, client_of, given_up, record, writing
 
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format.records import decode_record
 from eventstore.log import jetstream_log, log_writer
-from eventstore.log.jetstream_log import Appended, EventLog, append_behind
+from eventstore.log.jetstream_log import Appended, EventLog
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import LogTail, read_tail
 from eventstore.nats import jetstream
@@ -122,7 +122,7 @@ async def test_a_replaced_writer_leaves_a_log_that_can_be_written(
         tail = LogTail(old.journal.durable, old.journal.durable_link)
         async with client_of(server) as other:
             successor = record(tail.link, "successor")
-            assert await append_behind(other, STREAM, SUBJECT, tail, successor) is Appended.STORED
+            assert await append_behind(other, tail, successor) is Appended.STORED
             old.put(1, padding=32 * 1024)
             old.put(1, padding=32 * 1024)
             assert isinstance(await given_up(old), Fenced)
@@ -130,4 +130,4 @@ async def test_a_replaced_writer_leaves_a_log_that_can_be_written(
             end = LogTail.of(decode_record(tail.sequence + 1, successor))
             assert await read_tail(other, STREAM, SUBJECT) == end
             behind = record(end.link, "behind")
-            assert await append_behind(other, STREAM, SUBJECT, end, behind) is Appended.STORED
+            assert await append_behind(other, end, behind) is Appended.STORED
