@@ -11,6 +11,7 @@ start, and the server trusts it beside the authorities of the clients' certifica
 """
 
 import asyncio
+import datetime as dt
 import secrets
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ SERVER_KEY: Final = "server-key.pem"
 """Copies of the server's certificate and key, if these begin with a byte order mark."""
 
 _HANDSHAKE_SECONDS: Final = 5
+_DAY: Final = dt.timedelta(days=1)
+_LIFE: Final = 3650 * _DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class ClientServerTls:
         )
         if self._tls.client_ca is not None:
             trusted = _read(self._tls.client_ca)
-            self._bridges = self._bridges or _new_bridge_certificate()
+            self._bridges = self._bridges or _self_signed()
             certificate, key = self._bridges
             self._datadir.write_private(self._datadir.path / TRUSTED, f"{trusted}\n{certificate}")
             self._datadir.write_private(self._datadir.path / BRIDGE, certificate + key)
@@ -126,11 +129,34 @@ def _read(file: Path) -> str:
         raise BadNatsOptions(f"cannot read {file}: {error.strerror}") from None
 
 
-def _new_bridge_certificate() -> tuple[str, str]:
+def _self_signed() -> tuple[str, str]:
+    """Return a self-signed certificate of the bridge and its private key (PEM)."""
     # Loaded for this alone: the cryptography package takes several MB.
-    from eventstore.server.bridge_certificate import self_signed
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    return self_signed()
+    pem = serialization.Encoding.PEM
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "foldmq bridge")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + _LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(pem).decode(), private.decode()
 
 
 DIRECTORY: Final = "nats-clients"
