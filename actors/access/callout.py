@@ -255,7 +255,7 @@ def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
     """Return the verdict of a reply; raises BadAnswer unless all of it is valid."""
     fields = read_fields(reply, _FIELDS)
     verdict = read_verdict(fields, credentials, now_ms)
-    return Answer(verdict, _number(fields, "cache"))
+    return Answer(verdict, _optional(fields, "cache", _are_seconds, "a number of seconds"))
 
 
 def read_fields(reply: bytes, known: Container[str]) -> dict[str, Any]:
@@ -281,27 +281,21 @@ def read_verdict(fields: dict[str, Any], credentials: Credentials, now_ms: int) 
         return _allowed(fields, credentials, now_ms)
     if allow is not False:
         raise BadAnswer('"allow" is missing, or neither true nor false')
-    reason = fields.get("reason", "")
-    if not isinstance(reason, str):
-        raise BadAnswer('"reason" is not text')
+    reason = _optional(fields, "reason", _is_text, "text") or ""
     why = escaped(reason, 100) if reason else "refused by the auth callout"
     return Verdict(AuthResult.BAD_CREDENTIALS, reason=why)
 
 
 def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> Verdict:
-    user = fields.get("user")
+    user = _optional(fields, "user", is_name, "a name")
     if user is None:
-        user = (
-            credentials.certificate_user
-            if credentials.certificate_user is not None
-            else credentials.username
-        )
+        user = credentials.certificate_user
+    if user is None:
+        user = credentials.username
     if user is not None and not is_name(user):
         raise BadAnswer('"user" is not a name')
-    groups = fields.get("groups") or []
-    if not _is_list(groups) or not all(map(is_name, groups)):
-        raise BadAnswer('"groups" is not a list of names')
-    expires = _number(fields, "expires")
+    groups = _optional(fields, "groups", _are_names, "a list of names") or ()
+    expires = _optional(fields, "expires", _are_seconds, "a number of seconds")
     expires_ms = int(max(0, min(expires * 1000, LATEST_MS))) if expires is not None else 0
     if expires is not None and expires_ms <= now_ms:
         raise BadAnswer('"expires" is in the past')
@@ -354,18 +348,25 @@ def _action_rules(action: str, verb: str, filters: object) -> list[Rule]:
     return rules
 
 
-def _number(fields: dict[str, Any], name: str) -> float | None:
+def _optional(fields: dict[str, Any], name: str, is_valid: Callable[[Any], bool], what: str) -> Any:
+    """Return a field, None if there is none; raises BadAnswer if it is not ``what``."""
     value = fields.get(name)
-    if value is None:
-        return None
+    if value is not None and not is_valid(value):
+        raise BadAnswer(f'"{name}" is not {what}')
+    return value
+
+
+def _is_text(value: object, limit: int = MAX_REPLY) -> bool:
+    return isinstance(value, str) and len(value) <= limit
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= MAX_ENTRIES and all(map(is_name, value))
+
+
+def _are_seconds(value: object) -> bool:
     # orjson accepts neither NaN nor infinity.
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise BadAnswer(f'"{name}" is not a number of seconds')
-    return float(value)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list) and len(value) <= MAX_ENTRIES
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 # Enhanced authentication: a request for each step.
@@ -397,7 +398,8 @@ class CalloutMethod:
             nonlocal at
             fields = read_fields(reply, _VERDICT_FIELDS | _CHALLENGE_FIELDS)
             if "continue" in fields:
-                at = at._replace(state=_state(fields))
+                what = f"text of at most {MAX_STATE} characters"
+                at = at._replace(state=_optional(fields, "state", _is_state, what))
                 return _challenge(fields)
             return _outcome(fields, exchange, callout)
 
@@ -421,19 +423,16 @@ def _challenge(fields: dict[str, Any]) -> Challenge:
     for name in fields:
         if name not in _CHALLENGE_FIELDS:
             raise BadAnswer(f'the answer has both "continue" and "{name}"')
-    reason = fields.get("reason")
-    if reason is not None and (
-        not isinstance(reason, str) or len(reason) > MAX_REASON or "\0" in reason
-    ):
-        raise BadAnswer(f'"reason" is not text of at most {MAX_REASON} characters')
+    reason = _optional(fields, "reason", _is_reason, f"text of at most {MAX_REASON} characters")
     return Challenge(_data(fields), reason or None)
 
 
-def _state(fields: dict[str, Any]) -> str | None:
-    state = fields.get("state")
-    if state is not None and (not isinstance(state, str) or len(state) > MAX_STATE):
-        raise BadAnswer(f'"state" is not text of at most {MAX_STATE} characters')
-    return state
+def _is_reason(value: object) -> bool:
+    return _is_text(value, MAX_REASON) and "\0" not in str(value)
+
+
+def _is_state(value: object) -> bool:
+    return _is_text(value, MAX_STATE)
 
 
 def _outcome(fields: dict[str, Any], exchange: Exchange, callout: Callout) -> Outcome:
