@@ -17,6 +17,7 @@ from eventstore.format.records import GENESIS, ChainChecker, encode_record, link
 from eventstore.log.jetstream_log import Appended, EventLog
 from eventstore.log.journal import Journal
 from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.log_writer import LogWriter
 from eventstore.log.pending_record import GatedOutput
 from eventstore.log.record_reader import LogTail, read_records, read_tail
 from eventstore.log.watermark import Watermark
@@ -58,6 +59,11 @@ class Writing:
         self.fatal = fatal
         self.sink = Acknowledged()
         self.next = 0
+
+    @property
+    def writer(self) -> LogWriter:
+        assert self.log._writer is not None
+        return self.log._writer
 
     def put(self, count: int = 1, padding: int = 0) -> None:
         """One turn with this many numbered events, each acknowledged by an effect."""

@@ -111,11 +111,9 @@ async def test_connection_cut(own: Writing) -> None:
     assert await own.stored() == list(range(own.next))
 
 
-async def test_server_paused(
-    own: Writing, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_paused(own: Writing, server: EmbeddedServer) -> None:
     """No answer comes: appends are looked into and repeated, and stored once all the same."""
-    monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.5)
+    own.writer.waits.ack = 0.5
     await own.load(0.1)
     await own.settled()
     assert server.pid is not None
@@ -126,8 +124,7 @@ async def test_server_paused(
         status = Path(f"/proc/{server.pid}/stat")
         await happens(lambda: not status.exists() or status.read_text().rsplit(") ")[-1][0] == "T")
         await own.load(0.3)
-        writer = own.log._writer
-        assert writer is not None
+        writer = own.writer
         await happens(lambda: writer.outage)
         assert writer.outage == "no answer from JetStream for more than 0.5 s"
         await asyncio.sleep(0.3)
@@ -142,9 +139,8 @@ async def test_server_paused(
 
 async def test_missing_answers(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is stored but its acknowledgement is lost."""
-    monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.2)
-    writer = own.log._writer
-    assert writer is not None
+    own.writer.waits.ack = 0.2
+    writer = own.writer
     with monkeypatch.context() as deaf:
         deaf.setattr(writer, "_committed", lambda _sequence: None)
         own.put(3)
