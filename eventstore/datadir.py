@@ -259,22 +259,22 @@ class DataDir:
             self.write_private(file, made.hex() + "\n")
             return made
         try:
-            found = bytes.fromhex(text.strip())
+            secret_bytes = bytes.fromhex(text.strip())
         except ValueError:
-            found = b""
-        if len(found) != size:
+            secret_bytes = b""
+        if len(secret_bytes) != size:
             raise DataDirError(
                 self.path, f"file {name!r} is damaged: restore it from a backup ({size} bytes, hex)"
             )
-        return found
+        return secret_bytes
 
     def stored_bytes(self, streams: str) -> int:
         """Return the size of the blocks of streams of the embedded NATS server, by pattern."""
-        found = 0
+        total = 0
         for path in self.jetstream.glob(f"jetstream/$G/streams/{streams}/msgs/*.blk"):
             with contextlib.suppress(FileNotFoundError):  # cut off meanwhile
-                found += path.stat().st_size
-        return found
+                total += path.stat().st_size
+        return total
 
     def free_bytes(self) -> int:
         """Return the number of bytes that this user can still write here.

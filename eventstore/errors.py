@@ -260,8 +260,8 @@ class Fenced(EventStoreError):
 
     exit_code = 75
 
-    def __init__(self, stream: str, expected: int, found: int | None) -> None:
-        at = f" and is now at {found}" if found is not None else ""
+    def __init__(self, stream: str, expected: int, end: int | None) -> None:
+        at = f" and is now at {end}" if end is not None else ""
         super().__init__(
             f"another broker writes to log {stream}: it was expected to end at record "
             f"{expected}{at}; stop the other broker, then start this one again"

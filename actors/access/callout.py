@@ -140,9 +140,9 @@ class Callout:
     async def check(self, credentials: Credentials) -> Verdict:
         """Return the decision of the service, or a cached one."""
         key = self._key(credentials)
-        known = self._verdicts.get(key, self._time_ms())
-        if known is not None:
-            return known
+        cached = self._verdicts.get(key, self._time_ms())
+        if cached is not None:
+            return cached
         return await self._single_flight.do(key, lambda: self._find_out(key, credentials))
 
     def close(self) -> None:
@@ -258,7 +258,7 @@ def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
     return Answer(verdict, _optional(fields, "cache", _are_seconds, "a number of seconds"))
 
 
-def read_fields(reply: bytes, known: Container[str]) -> dict[str, Any]:
+def read_fields(reply: bytes, field_names: Container[str]) -> dict[str, Any]:
     """Return the fields of a reply; raises BadAnswer for one that is not ``known``."""
     if len(reply) > MAX_REPLY:
         raise BadAnswer(f"the answer has more than {MAX_REPLY} bytes")
@@ -269,7 +269,7 @@ def read_fields(reply: bytes, known: Container[str]) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise BadAnswer("the answer is not a JSON object")
     for name in fields:
-        if name not in known:
+        if name not in field_names:
             raise BadAnswer(f"the answer has an unknown field: {escaped(name, 40)}")
     return fields
 
@@ -391,8 +391,8 @@ class CalloutMethod:
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
         """Return the answer of the service to a step of the client."""
         callout, credentials = self._callout, exchange.credentials
-        known: _Progress = exchange.progress or _Progress(secrets.token_hex(16), 0, None)
-        at = known._replace(step=known.step + 1)
+        previous: _Progress = exchange.progress or _Progress(secrets.token_hex(16), 0, None)
+        at = previous._replace(step=previous.step + 1)
 
         def read(reply: bytes) -> Step:
             nonlocal at
@@ -409,7 +409,7 @@ class CalloutMethod:
             "data_base64": None if data is None else base64.b64encode(data).decode("ascii"),
             "exchange": at.exchange,
             "step": at.step,
-            "state": known.state,
+            "state": previous.state,
             "reauthentication": exchange.reauthenticates,
         }
         result = await callout.ask(orjson.dumps(request), credentials.address, read)

@@ -227,12 +227,12 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
     return int(max(0, min(value * 1000, LATEST_MS)))
 
 
-def _check_audience(named: object, wanted: tuple[str, ...]) -> None:
+def _check_audience(named: object, audiences: tuple[str, ...]) -> None:
     audience = [named] if isinstance(named, str) else [] if named is None else named
     if not isinstance(audience, list):
         raise BadToken("the token's audience is wrong")
-    if wanted:
-        fits = any(isinstance(name, str) and name in wanted for name in audience)
+    if audiences:
+        fits = any(isinstance(name, str) and name in audiences for name in audience)
     else:
         fits = not audience
     if not fits:

@@ -238,10 +238,10 @@ class LoginBackoff:
 
         Raises ValueError if it is invalid.
         """
-        key, *known = map(bytes.fromhex, text.split())
+        key, *key_texts = map(bytes.fromhex, text.split())
         if not 0 < len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError("the key has a wrong size")
-        self._key, self._known = key, OrderedDict.fromkeys(known[-self._options.remembered :])
+        self._key, self._known = key, OrderedDict.fromkeys(key_texts[-self._options.remembered :])
 
     def _count_site(self, address: str, now: float) -> None:
         """Count a failure of the network of an address."""

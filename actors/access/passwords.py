@@ -185,9 +185,9 @@ class PasswordFile:
         if username is None or password is None:
             return _NO_USER if username is None else _NO_PASSWORD
         key = self._verdicts.key(username, password)
-        known = self._verdicts.get(key)
-        if known is not None:
-            return known
+        cached = self._verdicts.get(key)
+        if cached is not None:
+            return cached
         stored = self._users.get(username, self._dummy_hash)
         matches = await self._single_flight.do(
             key, lambda: self._matches(key, credentials, stored, password)
@@ -329,9 +329,9 @@ def split_entry(entry: str) -> tuple[str, str, str]:
     A name may contain colons: the hash begins at the last ``:$``. Without a valid hash there, the
     name ends at the first colon, so that errors do not quote what may be a password.
     """
-    user, mark, rest = entry.rpartition(":$")
-    if mark and is_password_hash(hash_part("$" + rest)):
-        return user, ":", "$" + rest
+    user, mark, hash_text = entry.rpartition(":$")
+    if mark and is_password_hash(hash_part("$" + hash_text)):
+        return user, ":", "$" + hash_text
     return entry.partition(":")
 
 

@@ -460,12 +460,12 @@ class RuleSet:
         """Add a rule; raises FilterError."""
         levels = parse_filter(rule.filter)
         self.names.update(who for who in NameWildcard if uses(levels, who))
-        wanted: tuple[tuple[Action, bool], ...] = (
+        actions: tuple[tuple[Action, bool], ...] = (
             ("publish", rule.publish),
             ("subscribe", rule.subscribe),
             ("history", rule.history),
         )
-        for action, meant in wanted:
+        for action, meant in actions:
             if meant:
                 key = rule.allow, action
                 if key not in self.filters:
@@ -565,12 +565,12 @@ def matches_pattern(pattern: str, name: str) -> bool:
     first, *others = pattern.split(_ANY)
     if not others:
         return name == pattern
-    last = others.pop()
-    if len(name) < len(first) + len(last):
+    suffix = others.pop()
+    if len(name) < len(first) + len(suffix):
         return False
-    if not (name.startswith(first) and name.endswith(last)):
+    if not (name.startswith(first) and name.endswith(suffix)):
         return False
-    at, end = len(first), len(name) - len(last)
+    at, end = len(first), len(name) - len(suffix)
     for part in others:
         place = name.find(part, at, end)
         if place < 0:

@@ -68,12 +68,12 @@ def parse_rules(path: Path, text: str) -> Permissions:
     Raises PermissionFileError with the first error of each table.
     """
     content = _toml(path, text)
-    known = ("groups", *_KINDS)
+    keys = ("groups", *_KINDS)
     problems = [
-        f"{path}: unknown key {_quoted(key)}{_nearest(key, known)}: there are [groups], "
+        f"{path}: unknown key {_quoted(key)}{_nearest(key, keys)}: there are [groups], "
         "[[allow]] and [[deny]]"
         for key in content
-        if key not in known
+        if key not in keys
     ]
     groups: dict[str, list[str]] = {}
     rules: list[Rule] = []
@@ -139,12 +139,12 @@ def _tables(
 
 
 def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:
-    known = (*_ACTIONS, *_SELECTORS, "anonymous")
+    keys = (*_ACTIONS, *_SELECTORS, "anonymous")
     for key in table:
-        if key not in known:
+        if key not in keys:
             raise PermissionFileError(
-                f"{place}: unknown key {_quoted(key)}{_nearest(key, known)}: there are "
-                + ", ".join(known)
+                f"{place}: unknown key {_quoted(key)}{_nearest(key, keys)}: there are "
+                + ", ".join(keys)
             )
     who = {
         key: frozenset(_names(f"{place}: {key}", table[key], key.removesuffix("s"), least=1))
@@ -187,8 +187,8 @@ def _names(where: str, value: object, what: str, *, least: int) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise PermissionFileError(f"{where} must be a list, with each {what} in quotes")
     if len(value) < least:
-        rest = "" if what == "topic filter" else ", or be left out"
-        raise PermissionFileError(f"{where} must have at least one {what}{rest}")
+        alternative = "" if what == "topic filter" else ", or be left out"
+        raise PermissionFileError(f"{where} must have at least one {what}{alternative}")
     if "" in value:
         raise PermissionFileError(f"{where}: a {what} is empty")
     return value
@@ -198,7 +198,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped(text)}"'
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    for close in difflib.get_close_matches(name[:40], known, n=1):
+def _nearest(name: str, keys: Iterable[str]) -> str:
+    for close in difflib.get_close_matches(name[:40], keys, n=1):
         return f' (did you mean "{close}"?)'
     return ""

@@ -73,8 +73,8 @@ class ActorRegistry:
     def get(self, urn: str) -> LoopActor | None:
         """Return the actor with this name."""
         serial = urn.rpartition(":")[2]
-        known = serial.isdecimal() and len(serial) <= _SERIAL_DIGITS
-        number = int(serial) if known else 0
+        is_serial = serial.isdecimal() and len(serial) <= _SERIAL_DIGITS
+        number = int(serial) if is_serial else 0
         actor = self._blocks.get(number >> _BLOCK_BITS, {}).get(number)
         return actor if actor is not None and actor.actor_urn == urn else None
 
@@ -181,13 +181,13 @@ class ActorRunner(ActorRegistry):
                 actor.high_water = depth
                 if depth > self.high_water:
                     self.high_water = depth
-        rest = waiting[handled:] if handled < len(waiting) else None
+        unhandled = waiting[handled:] if handled < len(waiting) else None
         if actor.stopped:
             actor._waiting = None
-            if rest:
-                self._dead_letters(actor, rest)
+            if unhandled:
+                self._dead_letters(actor, unhandled)
         else:
-            actor._waiting = rest
+            actor._waiting = unhandled
 
     def _run_observed(self, actor: LoopActor, observer: ActorObserver) -> None:
         """Run an actor that has an observer."""
@@ -226,12 +226,12 @@ class ActorRunner(ActorRegistry):
 
     def _dead_letters(self, actor: LoopActor, messages: list[Any]) -> None:
         """Pass unhandled messages to the actor that stopped."""
-        left = refuse_asks(actor, messages)
-        if left:
+        unhandled = refuse_asks(actor, messages)
+        if unhandled:
             try:
-                actor.on_dead_letters(left)
+                actor.on_dead_letters(unhandled)
             except Exception as error:
-                self._fail(actor, error, left[0], left[1:])
+                self._fail(actor, error, unhandled[0], unhandled[1:])
 
     def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
         log_failure(actor, error, message)

@@ -211,9 +211,9 @@ class Timers:
         heap = self._heap
         self.lateness = now - heap[0][0] if heap else 0.0
         due: list[Timer] = []
-        left = _REMOVED_AT_ONCE
-        while heap and heap[0][0] <= now and left and len(due) < _AT_ONCE:
-            left -= 1
+        room = _REMOVED_AT_ONCE
+        while heap and heap[0][0] <= now and room and len(due) < _AT_ONCE:
+            room -= 1
             timer = heapq.heappop(heap)[2]
             if timer.callback is not None:
                 due.append(timer)

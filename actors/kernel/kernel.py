@@ -251,11 +251,11 @@ class Kernel(ActorRunner):
     def _end_wait(self) -> None:
         """Handle what waits, if it is due."""
         self._timer = None
-        left = self._due - self.clock()
-        if left < _TIMER_STEP:
+        remaining = self._due - self.clock()
+        if remaining < _TIMER_STEP:
             self.wake()
         elif self._delay is not None:
-            self._timer = self._delay(left, self._end_wait)
+            self._timer = self._delay(remaining, self._end_wait)
 
     def is_waiting(self, actor: LoopActor) -> bool:
         """Return whether a read of an actor waits for the next turn."""
@@ -281,25 +281,25 @@ class Kernel(ActorRunner):
         """
         reads, self._gathered = self._gathered, []
         waited, self._left = self._left, 0
-        taken = self.handle_gathered(reads)
+        handled = self.handle_gathered(reads)
         now = self.clock()
-        share = (now - self._read) / taken if taken else 0.0
-        for actor, _ in reads[:taken]:
+        share = (now - self._read) / handled if handled else 0.0
+        for actor, _ in reads[:handled]:
             if actor.epoch != self.epoch:
                 actor.epoch = self.epoch
                 actor.marked_busy, actor.marked_handled = actor.busy, actor.handled
             actor.busy += share
             actor.last_run = now
         self._read = now
-        for actor, _ in reads[: min(taken, waited)]:
+        for actor, _ in reads[: min(handled, waited)]:
             actor.on_read_resumed()
-        left = reads[taken:]
-        for actor, _ in reads[max(taken, waited) :]:
+        unhandled = reads[handled:]
+        for actor, _ in reads[max(handled, waited) :]:
             actor.on_read_deferred()
-        self._gathered = left + self._gathered if left else self._gathered
-        self._left = len(left)
-        if left or waited:
-            self._left_of = {actor for actor, _ in left + self._left_input}
+        self._gathered = unhandled + self._gathered if unhandled else self._gathered
+        self._left = len(unhandled)
+        if unhandled or waited:
+            self._left_of = {actor for actor, _ in unhandled + self._left_input}
 
     def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but the actor runs only when no other actor has work.
@@ -452,8 +452,8 @@ class Kernel(ActorRunner):
 
         Reads that this turn has left are not part of them.
         """
-        left = self._left
-        self._left_input, came = self._gathered[:left], self._gathered[left:]
+        left_count = self._left
+        self._left_input, came = self._gathered[:left_count], self._gathered[left_count:]
         self._gathered, self._left = [], 0
         self._last_busy = self._read
         self.turn_ended()
@@ -462,9 +462,11 @@ class Kernel(ActorRunner):
         else:
             self._run_together()
         if self._left_input or came:
-            left = self._left
+            left_count = self._left
             self._left += len(self._left_input)
-            self._gathered = self._left_input + self._gathered[:left] + came + self._gathered[left:]
+            self._gathered = (
+                self._left_input + self._gathered[:left_count] + came + self._gathered[left_count:]
+            )
             self._left_input = []
 
     def _run_one_by_one(self) -> None:
@@ -559,17 +561,19 @@ class Kernel(ActorRunner):
                 if self._read >= until:
                     # The turn continues here: the order does not change.
                     first = [actor] if actor._waiting else []
-                    rest = first + ready[at:] + self._ready
+                    unfinished = first + ready[at:] + self._ready
                     # Actors that begin turns can wait for the next one, unless one of their later
                     # reads is left, which the next turn handles first.
                     later = [
                         waiting
-                        for waiting in rest
+                        for waiting in unfinished
                         if waiting.begins_turns and waiting not in self._left_of
                     ]
                     self._next += later
                     self._rest = (
-                        [waiting for waiting in rest if waiting not in later] if later else rest
+                        [waiting for waiting in unfinished if waiting not in later]
+                        if later
+                        else unfinished
                     )
                     self._ready = []
                     self._split = bool(self._rest)

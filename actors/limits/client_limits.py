@@ -80,13 +80,13 @@ class ClientLimits(Generic[ReaderT]):
         Parties that are blocked or in debt remain so unless their limits changed.
         """
         before, self._options = self._options, options
-        known, self._listeners = self._listeners, dict(listeners)
+        previous_listeners, self._listeners = self._listeners, dict(listeners)
         self._admission.change(listeners, options.address, options.user, options.burst)
         if _flapping_of(before) != _flapping_of(options):
             self._flapping = Flapping(*_flapping_of(options))
         if _faults_of(before) != _faults_of(options):
             self._faulty = Flapping(*_faults_of(options))
-        if (known, _rates_of(before)) != (self._listeners, _rates_of(options)):
+        if (previous_listeners, _rates_of(before)) != (self._listeners, _rates_of(options)):
             self._rates = PublishRates(self._listeners, *_rates_of(options))
         self.overload.change(options.overload_lag, options.overload_commit, options.overload_after)
         self.slow.max_wait = options.slow_reader_time

@@ -105,11 +105,11 @@ class SlowReaders(Generic[ReaderT]):
         if not unread or reader.ended:
             self.forget(reader)
             return False
-        taken = reader.bytes_out - unread
-        if taken > suspect.taken:
+        bytes_read = reader.bytes_out - unread
+        if bytes_read > suspect.taken:
             suspect.since = now
         # The figure decreases when nothing is read and TLS adds to the written bytes.
-        suspect.taken = taken
+        suspect.taken = bytes_read
         self._total += unread - suspect.unread
         suspect.unread = unread
         return True
@@ -133,8 +133,8 @@ class _Suspect:
 
     __slots__ = ("since", "taken", "unread")
 
-    def __init__(self, taken: int, now: float) -> None:
-        self.taken = taken
+    def __init__(self, bytes_read: int, now: float) -> None:
+        self.taken = bytes_read
         """Bytes that it has read so far."""
         self.since = now
         """When that number last increased, or was first checked."""

@@ -155,11 +155,14 @@ class Backlog(_HeldPublishers):
             self._since = since
             self._timers.after(_LOOK, self._look)
             return
-        waiting, left = self._state()
+        waiting, departed = self._state()
         self._looks += 1
-        if self._looks * _LOOK >= _AT_MOST or waiting * (now - since) > (left - self._seen) * _SOON:
+        if (
+            self._looks * _LOOK >= _AT_MOST
+            or waiting * (now - since) > (departed - self._seen) * _SOON
+        ):
             self._free_until = now + _GIVEN_UP
             self.release()
             return
-        self._seen, self._since = left, now
+        self._seen, self._since = departed, now
         self._timers.after(_LOOK, self._look)

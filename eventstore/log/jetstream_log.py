@@ -216,18 +216,8 @@ class EventLog:
         if expected <= last:
             await self._check_fence()
 
-    def _read(self, first: int, last: int, whole_turns: bool) -> AsyncIterator[Record]:
-        if self.replicas == 1:
-            return read_records(self._nc, self._stream, first, last, whole_turns=whole_turns)
-        return self._read_anywhere(first, last, whole_turns)
-
-    async def _read_anywhere(
-        self,
-        first: int,
-        last: int,
-        whole_turns: bool,
-    ) -> AsyncIterator[Record]:
-        """Continue at another server when one no longer answers."""
+    async def _read(self, first: int, last: int, whole_turns: bool) -> AsyncIterator[Record]:
+        """With replicas, continue at another server when one no longer answers."""
         for seconds in (*self._waits, None):
             try:
                 records = read_records(
@@ -252,10 +242,10 @@ class EventLog:
         another broker writes the log of this writer and has cut it, LogUnavailable when JetStream
         does not answer.
         """
-        wanted = list(sequences)
+        requested = list(sequences)
         try:
             records = await self._until_answered(
-                lambda seconds: read_some(self._nc, self._stream, wanted, seconds)
+                lambda seconds: read_some(self._nc, self._stream, requested, seconds)
             )
         except CorruptLog:
             await self._check_fence()

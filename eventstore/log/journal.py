@@ -423,11 +423,11 @@ class Journal(OutputGate):
         self._deferred = 0.0
         if self._events and not self._effects:
             waited = self._clock.monotonic() - self._deferred_since
-            left = self.ack_delay - waited if self._only_acks else 0.0
-            if left < _DEFER:
+            delay = self.ack_delay - waited if self._only_acks else 0.0
+            if delay < _DEFER:
                 self.flush()
             else:
-                self._defer(left)
+                self._defer(delay)
 
     def flush(self) -> None:
         """Send the open record although no output waits for it."""

@@ -267,8 +267,8 @@ class LogWriter:
         if place == sequence:
             self._committed(sequence)
         else:
-            found = place if isinstance(place, int) else None
-            self._fail(Fenced(self._stream, sequence - 1, found))
+            end = place if isinstance(place, int) else None
+            self._fail(Fenced(self._stream, sequence - 1, end))
 
     def _too_large(self, sequence: int, what: str) -> None:
         """Fail when a pending record can never be stored."""
@@ -318,13 +318,13 @@ class LogWriter:
 
     def _why_closed(self) -> EventStoreError:
         """Return the error for a connection that was closed permanently."""
-        last = self._nc.last_error
-        if _OVER_SERVER not in str(last or "").lower():
-            why = describe_error(last) if last else "see its log"
+        error = self._nc.last_error
+        if _OVER_SERVER not in str(error or "").lower():
+            why = describe_error(error) if error else "see its log"
             return NatsUnavailable(f"NATS closed the connection permanently: {why}")
         pending = self._journal.pending if self._journal is not None else []
         # The server does not name the message; its size did not exceed the previous limit of NATS.
-        size = max((one.size for one in pending), default=0) or self._nc.max_payload
+        size = max((record.size for record in pending), default=0) or self._nc.max_payload
         return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
@@ -353,7 +353,7 @@ class LogWriter:
         self._stream_most = info["config"].get("max_msg_size", -1)
         self._look_at_bounds(journal)
         self._look_at_replicas(journal, info["config"].get("num_replicas", 1))
-        first, last = info["state"]["first_seq"], info["state"]["last_seq"]
+        first, end = info["state"]["first_seq"], info["state"]["last_seq"]
         if durable and first > self.first:
             try:
                 await self.check_fence(_ALIGN_TIMEOUT)
@@ -361,10 +361,10 @@ class LogWriter:
                 return None
             except EventStoreError as error:
                 return error
-            gone = f"is gone from stream {self._stream}, which now begins later"
-            return CorruptLog(self.first, gone)
-        if last < durable:
-            return CorruptLog(last + 1, self._gone())
+            what = f"is gone from stream {self._stream}, which now begins later"
+            return CorruptLog(self.first, what)
+        if end < durable:
+            return CorruptLog(end + 1, self._gone())
         return None
 
     def _gone(self) -> str:
@@ -424,7 +424,7 @@ class LogWriter:
         It may be disconnected from the others, or suspended, without a sign on the connection.
         """
         pending = self._journal.pending if self._journal is not None else []
-        since = min([self.outage_since, *(one.sent_at for one in pending if one.sent_at)])
+        since = min([self.outage_since, *(record.sent_at for record in pending if record.sent_at)])
         since, now = max(since, self._changed_server), self._clock.monotonic()
         if self.waits.server is not None and now - since > self.waits.server:
             self._changed_server = now

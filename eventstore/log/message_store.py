@@ -162,8 +162,8 @@ class MessageStore:
             )
         return stored.message(offset)
 
-    def _forget(self, gone: Iterable[StoredMessages]) -> None:
-        self._size -= sum(_footprint(stored) for stored in gone)
+    def _forget(self, dropped: Iterable[StoredMessages]) -> None:
+        self._size -= sum(_footprint(stored) for stored in dropped)
 
 
 def _footprint(stored: StoredMessages) -> int:

@@ -169,8 +169,10 @@ async def watch_directory(path: Path, epoch: Callable[[], int]) -> None:
     missed = 0
     while missed < _LOOKS:
         await asyncio.sleep(_LOOK_EVERY)
-        known = epoch()
-        is_there = not known or await asyncio.to_thread(file_of_epoch(path, known).exists)
+        leader_epoch = epoch()
+        is_there = not leader_epoch or await asyncio.to_thread(
+            file_of_epoch(path, leader_epoch).exists
+        )
         missed = 0 if is_there else missed + 1
     _log.error(
         "the leader's keys are not in the directory of personal_key_file: this node cannot take "

@@ -188,14 +188,14 @@ class BatchClient:
             asyncio.get_running_loop().call_soon(self._confirm_leaving)
         self._leaving.append(sid)
 
-    def fence(self, done: Callable[[], object]) -> None:
+    def fence(self, on_confirmed: Callable[[], object]) -> None:
         """Call ``done`` when the server has processed everything written before.
 
         It is never called if the connection is lost before that, or is down now.
         """
         if self.connected and self._connection is not None:
             self._confirm_leaving()  # after a fence no message of an ended subscription arrives
-            self._connection.ping(done)
+            self._connection.ping(on_confirmed)
 
     def pause_reading(self) -> None:
         """Pause reading, briefly: the server disconnects slow clients."""
@@ -217,11 +217,11 @@ class BatchClient:
 
     def arrived(self, messages: list[NatsMessage]) -> None:
         """Pass on messages."""
-        known = self._subjects
+        subjects = self._subjects
         for message in messages:
-            if message[0] not in known:
+            if message[0] not in subjects:
                 # the server may have queued them for sending when it confirmed the UNSUB
-                messages = [message for message in messages if message[0] in known]
+                messages = [message for message in messages if message[0] in subjects]
                 break
         if messages:
             self._on_messages(messages)

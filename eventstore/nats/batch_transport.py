@@ -296,9 +296,9 @@ class BatchConnection(asyncio.Protocol):
         self._pings.extend([None] * data.count(PING))
         self.send(data)
 
-    def ping(self, done: Callable[[], object]) -> None:
+    def ping(self, on_answer: Callable[[], object]) -> None:
         """Send our own PING; ``done`` is called when its PONG arrives."""
-        self._pings.append(done)
+        self._pings.append(on_answer)
         self.send(PING)
 
     @property
@@ -321,9 +321,9 @@ class BatchConnection(asyncio.Protocol):
 
     def _line(self, line: bytes) -> None:
         if line.startswith(b"PONG"):
-            done = self._pings.popleft() if self._pings else None
-            if done is not None:
-                done()
+            on_answer = self._pings.popleft() if self._pings else None
+            if on_answer is not None:
+                on_answer()
                 return
         elif line.startswith(b"-ERR"):
             # Not passed to nats-py, which closes permanently on most errors. If the server wants to
@@ -349,9 +349,9 @@ class BatchConnection(asyncio.Protocol):
         """Return lines for nats-py; the first call ends the handshake."""
         if self._parser is None:
             self._parser = BatchParser()
-            rest = bytes(self._lines)
+            received = bytes(self._lines)
             self._lines.clear()
-            self.data_received(rest)
+            self.data_received(received)
         while not self._lines:
             await self._wait_for_input()
         lines = bytes(self._lines)

@@ -290,10 +290,15 @@ class DirectClient(Client):
                 failure = asyncio.ensure_future(self._error_cb(error))
                 self._failures.add(failure)
                 failure.add_done_callback(self._failures.discard)
-        rest = data[at:] if at else data
-        if line is None and 4 <= len(rest) <= _LINE and rest[:4] == b"MSG " and b"\n" not in rest:
-            return b"", rest
-        return rest, b""
+        others = data[at:] if at else data
+        if (
+            line is None
+            and 4 <= len(others) <= _LINE
+            and others[:4] == b"MSG "
+            and b"\n" not in others
+        ):
+            return b"", others
+        return others, b""
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any

@@ -104,9 +104,9 @@ _TRIES: Final = 20
 
 def free_port(host: str, preferred: int | None) -> int | None:
     """Return a free port, ``preferred`` if it is free; None: none found."""
-    wanted = [] if preferred is None else [preferred]
-    wanted += [_PORTS[secrets.randbelow(len(_PORTS))] for _ in range(_TRIES)]
-    for port in wanted:
+    ports = [] if preferred is None else [preferred]
+    ports += [_PORTS[secrets.randbelow(len(_PORTS))] for _ in range(_TRIES)]
+    for port in ports:
         with contextlib.suppress(OSError):
             family, kind, number, _, place = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM
