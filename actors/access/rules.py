@@ -319,11 +319,6 @@ def _names_user(text: str) -> bool:
 class Permissions:
     """Rules, and the groups of users. Without any rule everything is allowed."""
 
-    __slots__ = (
-        "_accesses", "_for_any_user", "_groups", "_like", "_memory", "_open", "_own", "_sections",
-        "digest", "path", "rules",
-    )  # fmt: skip
-
     def __init__(
         self,
         rules: Iterable[Rule] = (),
@@ -494,8 +489,6 @@ class RuleSet:
 
 class RuleIndex:
     """Rules, grouped into sections with the same selectors."""
-
-    __slots__ = ("_found_by", "_others")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Index the rules; raises FilterError for an invalid filter."""

@@ -41,8 +41,6 @@ _ELAPSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class SystemClock:
     """The time of the machine."""
 
-    __slots__ = ()
-
     def elapsed_ms(self) -> int:
         """Return milliseconds since the machine started."""
         return time.clock_gettime_ns(_ELAPSED) // 1_000_000
@@ -73,8 +71,6 @@ class LogClock:
     it. :meth:`time_ms` is the time shown to people, and follows the machine's: it is the steady
     time plus all jumps in the log.
     """
-
-    __slots__ = ("_machine", "_offset_ms", "jumped_ms", "monotonic", "processor", "stopwatch")
 
     def __init__(self, machine: Clock) -> None:
         self._machine = machine
@@ -162,8 +158,6 @@ class Timers:
     the heap, without its callback, until it is due, or until many timers of a heap of at most
     32,768 are cancelled. If many timers are due, each call runs some of them, in order.
     """
-
-    __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "cancelled", "lateness")
 
     def __init__(self, monotonic: Callable[[], float], arm: Callable[[float], object]) -> None:
         self._monotonic = monotonic

@@ -18,8 +18,6 @@ _LONGEST_BREAK: Final = 0.05
 class LowPriorityQueue:
     """Low-priority actors, and the breaks between their time slices."""
 
-    __slots__ = ("_cooldown_due", "_first", "cooling_down", "others")
-
     def __init__(self) -> None:
         self.others: deque[LoopActor] = deque()
         self._first: deque[LoopActor] = deque()

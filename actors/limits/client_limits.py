@@ -35,23 +35,6 @@ class ClientLimits(Generic[ReaderT]):
     Times are monotonic seconds. Rejections are counted in :attr:`refused`.
     """
 
-    __slots__ = (
-        "_admission",
-        "_faulty",
-        "_flapping",
-        "_listeners",
-        "_options",
-        "_rates",
-        "broken",
-        "late",
-        "overload",
-        "reauthentications",
-        "refused",
-        "rejected",
-        "slow",
-        "unauthenticated",
-    )  # fmt: skip
-
     def __init__(self, options: LimitOptions, listeners: Mapping[str, Quota]) -> None:
         self._options = options
         self._listeners = dict(listeners)
@@ -231,8 +214,6 @@ class Flapping:
     is accepted afterwards. At most ``most`` keys are remembered.
     """
 
-    __slots__ = ("_backoff", "_most", "_refused_until", "_seen")
-
     def __init__(self, connects: int, window: float, backoff: float, most: int = 10_000) -> None:
         self._seen = Buckets(connects / window, float(connects), most) if connects else None
         self._backoff = backoff
@@ -286,8 +267,6 @@ _KEPT = 7 / 8
 
 class Unauthenticated(Generic[ConnectionT]):
     """The connections whose CONNECT is not accepted, and their memory."""
-
-    __slots__ = ("_addresses", "_bytes", "_count", "max_bytes", "max_connections")
 
     def __init__(self, max_connections: int, max_bytes: int) -> None:
         self.max_connections = max_connections
@@ -396,8 +375,6 @@ class Overload:
     limit fills a bucket, time below half of the limit empties it. Overload begins when the bucket
     is full and ends when it is empty.
     """
-
-    __slots__ = ("_after", "_commit", "_filled", "_lag", "_last", "_since", "reason")
 
     def __init__(self, lag: float, commit: float, after: float) -> None:
         self._lag = lag

@@ -18,8 +18,6 @@ class KeyedQuota:
     ``kind`` is the prefix of the reasons for a refusal: "address_connections", "address_rate".
     """
 
-    __slots__ = ("_burst", "_count", "_kind", "_quota", "_rates")
-
     def __init__(self, kind: str, quota: Quota, burst: float) -> None:
         self._kind = kind
         self._quota = quota

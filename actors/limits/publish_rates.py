@@ -143,8 +143,6 @@ def _longest(shares: Iterable[RateShare], amount: float, now: float) -> float:
 class PublishRates:
     """The shared publish rates; creates the rate limiter of each connection."""
 
-    __slots__ = ("_burst", "_client", "_is_limited", "_max_wait", "_shared")
-
     def __init__(
         self,
         listeners: Mapping[str, Quota],

@@ -52,8 +52,6 @@ class SlowReaders(Generic[ReaderT]):
     ``max_unread`` limits the bytes waiting for all suspects. 0 disables either.
     """
 
-    __slots__ = ("_round", "_suspects", "_total", "max_unread", "max_wait")
-
     def __init__(self, max_wait: float, max_unread: int) -> None:
         self.max_wait = max_wait
         self.max_unread = max_unread

@@ -99,16 +99,6 @@ class Backlog(_HeldPublishers):
     wait. ``state`` returns how many messages wait, and how many have left the queue.
     """
 
-    __slots__ = (
-        "_clock",
-        "_free_until",
-        "_looks",
-        "_seen",
-        "_since",
-        "_state",
-        "_timers",
-    )
-
     def __init__(
         self, timers: Timers, clock: LogClock, state: Callable[[], tuple[int, int]]
     ) -> None:

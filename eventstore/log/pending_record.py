@@ -176,18 +176,6 @@ class OutputGate:
 class PendingRecord:
     """A closed record that is not known to be on disk."""
 
-    __slots__ = (
-        "begun",
-        "effects",
-        "entries",
-        "events",
-        "last",
-        "pieces",
-        "sent_at",
-        "sequence",
-        "size",
-    )
-
     def __init__(
         self,
         sequence: int,
