@@ -31,15 +31,33 @@ _LOOK_EVERY = 4
 """Messages of one mailbox handled between two readings of the clock."""
 
 
-class ActorRegistry:
-    """Actors by their number: adding, finding and removing take constant time."""
+class ActorRunner:
+    """Runs and stops actors; ``clock`` gives the seconds in which their work is measured.
 
-    def __init__(self) -> None:
+    Adding, finding and removing an actor take constant time.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._blocks: dict[int, dict[int, LoopActor]] = {}
         """The actors by number, in blocks: iteration copies one block at a time."""
         self._count = 0
         self.population: Counter[type[LoopActor]] = Counter()
         """The number of actors of each class."""
+        self.clock = clock
+        self._began = 0.0
+        """When the current run began, in seconds of the clock."""
+        self._read = 0.0
+        """The last reading of the clock in this turn."""
+        self.turn_slice = TURN_SLICE
+        """Seconds after which a turn is split."""
+        self.observer: ActorObserver | None = None
+        """The observer of the running actor; None unless it is traced."""
+        self.handled = 0
+        self.high_water = 0
+        """The highest number of messages in any mailbox."""
+        self.epoch = 0
+        """Number of the period that :attr:`LoopActor.recent` covers; see :meth:`begin_epoch`."""
+        self.epoch_began = clock()
 
     def __len__(self) -> int:
         """Return the number of actors."""
@@ -77,28 +95,6 @@ class ActorRegistry:
         number = int(serial) if is_serial else 0
         actor = self._blocks.get(number >> _BLOCK_BITS, {}).get(number)
         return actor if actor is not None and actor.actor_urn == urn else None
-
-
-class ActorRunner(ActorRegistry):
-    """Runs and stops actors; ``clock`` gives the seconds in which their work is measured."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self.clock = clock
-        self._began = 0.0
-        """When the current run began, in seconds of the clock."""
-        self._read = 0.0
-        """The last reading of the clock in this turn."""
-        self.turn_slice = TURN_SLICE
-        """Seconds after which a turn is split."""
-        self.observer: ActorObserver | None = None
-        """The observer of the running actor; None unless it is traced."""
-        self.handled = 0
-        self.high_water = 0
-        """The highest number of messages in any mailbox."""
-        self.epoch = 0
-        """Number of the period that :attr:`LoopActor.recent` covers; see :meth:`begin_epoch`."""
-        self.epoch_began = clock()
 
     def begin_epoch(self) -> None:
         """Start a new period for the recent figures of actors."""
