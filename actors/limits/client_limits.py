@@ -273,17 +273,13 @@ class Unauthenticated(Generic[ConnectionT]):
         """Maximum number, 0: unlimited, as ``max_bytes``; both may be changed."""
         self.max_bytes = max_bytes
         self._addresses: dict[str, _Address[ConnectionT]] = {}
-        self._bytes = 0
+        self.bytes = 0
+        """Approximate memory that they take."""
         self._count = 0
 
     def __len__(self) -> int:
         """Return the number of unauthenticated connections."""
         return self._count
-
-    @property
-    def bytes(self) -> int:
-        """Approximate memory that they take."""
-        return self._bytes
 
     def join(self, connection: ConnectionT, address: str) -> list[ConnectionT]:
         """Add a new connection; return the connections that must be closed because of it.
@@ -296,7 +292,7 @@ class Unauthenticated(Generic[ConnectionT]):
             at = self._addresses[name] = _Address()
         at.held[connection] = _OWN_COST
         at.bytes += _OWN_COST
-        self._bytes += _OWN_COST
+        self.bytes += _OWN_COST
         self._count += 1
         return self._make_room()
 
@@ -312,7 +308,7 @@ class Unauthenticated(Generic[ConnectionT]):
         more = _OWN_COST + size - before
         at.held[connection] = before + more
         at.bytes += more
-        self._bytes += more
+        self.bytes += more
         return self._make_room() if more > 0 else []
 
     def leave(self, connection: ConnectionT, address: str) -> None:
@@ -327,23 +323,23 @@ class Unauthenticated(Generic[ConnectionT]):
         if cost is None:
             return
         at.bytes -= cost
-        self._bytes -= cost
+        self.bytes -= cost
         self._count -= 1
         if not at.held:
             del self._addresses[name]
 
     def _make_room(self) -> list[ConnectionT]:
         over = (self.max_connections and self._count > self.max_connections) or (
-            self.max_bytes and self._bytes > self.max_bytes
+            self.max_bytes and self.bytes > self.max_bytes
         )
         if not over:
             return []
         most = int(self.max_connections * _KEPT) if self.max_connections else self._count
-        most_bytes = int(self.max_bytes * _KEPT) if self.max_bytes else self._bytes
+        most_bytes = int(self.max_bytes * _KEPT) if self.max_bytes else self.bytes
         heaviest = [(-at.bytes, name) for name, at in self._addresses.items()]
         heapq.heapify(heaviest)
         closed = []
-        while heaviest and (self._count > most or self._bytes > most_bytes):
+        while heaviest and (self._count > most or self.bytes > most_bytes):
             _, name = heapq.heappop(heaviest)
             at = self._addresses[name]
             oldest = next(iter(at.held))

@@ -130,7 +130,8 @@ class Journal(OutputGate):
         self._link = link
         self.released_at = -inf
         """Monotonic time at which output was last released because records were on disk."""
-        self._durable = sequence
+        self.durable = sequence
+        """Stream sequence of the last record that is on disk."""
         self.durable_link = link
         """Link of the last record that is on disk."""
         self.last_complete_turn = sequence
@@ -172,11 +173,6 @@ class Journal(OutputGate):
         """The jumps of the clock up to the open record."""
         self.steady_ms = 0
         """Time of the record with the last event, without the jumps of the clock."""
-
-    @property
-    def durable(self) -> int:
-        """Stream sequence of the last record that is on disk."""
-        return self._durable
 
     @property
     def end(self) -> int:
@@ -448,7 +444,7 @@ class Journal(OutputGate):
         idle = not releasing
         while inflight and inflight[0].sequence <= sequence:
             record = inflight.popleft()
-            self._durable = record.sequence
+            self.durable = record.sequence
             if record.last:
                 self.last_complete_turn = record.sequence
             self.durable_link = record.link
