@@ -189,17 +189,12 @@ class ServerWatch:
 
 
 async def list_streams(client: Client, subject: str) -> list[str]:
-    """Return the names of the streams with subjects that match one; raises NatsUnavailable."""
+    """Return the names of the streams with subjects that match one. Raises as :func:`require`."""
     names: list[str] = []
     total = 1
     while len(names) < total:
         request = {"offset": len(names), "subject": subject}
-        try:
-            answer = await _call(client, "STREAM.NAMES", request)
-        except (TimeoutError, nats.errors.Error) as error:
-            raise NatsUnavailable(
-                f"JetStream does not list its streams: {error or 'time-out'}"
-            ) from None
+        answer = await require(client, "STREAM.NAMES", request)
         page = answer.get("streams") or []
         total = answer.get("total", 0) if page else 0
         names += page
