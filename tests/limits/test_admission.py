@@ -153,5 +153,4 @@ def test_closed_connections_leave_no_state(steps: list[tuple[bool, str]]) -> Non
         assert all(inside.count(one) <= 3 for one in inside if one)
     for address in inside:
         door.leave("plain", address, None)
-    quotas = door._admission
-    assert (quotas._addresses._count, quotas._listeners["plain"]._count) == ({}, {})
+    assert (door._addresses._count, door._quotas["plain"]._count) == ({}, {})
