@@ -31,7 +31,8 @@ class ClientLimits(Generic[ReaderT]):
     """The limits on clients; ``listeners`` holds the quota of each listener by name.
 
     A connection starts with :meth:`arrive` and ends with :meth:`leave`. In between a PROXY header
-    may name its address (:meth:`locate`), it is :attr:`unauthenticated`, is identified (:meth:`identify`), and gets its :meth:`rate_limiter`.
+    may name its address (:meth:`locate`), it is :attr:`unauthenticated`, is identified
+    (:meth:`identify`), and gets its :meth:`rate_limiter`.
     Times are monotonic seconds. Rejections are counted in :attr:`refused`.
     """
 
