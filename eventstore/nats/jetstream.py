@@ -188,19 +188,6 @@ class ServerWatch:
         return True
 
 
-async def list_streams(client: Client, subject: str) -> list[str]:
-    """Return the names of the streams with subjects that match one. Raises as :func:`require`."""
-    names: list[str] = []
-    total = 1
-    while len(names) < total:
-        request = {"offset": len(names), "subject": subject}
-        answer = await require(client, "STREAM.NAMES", request)
-        page = answer.get("streams") or []
-        total = answer.get("total", 0) if page else 0
-        names += page
-    return names
-
-
 async def request_stream(
     client: Client,
     stream: str,
