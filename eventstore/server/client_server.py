@@ -98,28 +98,10 @@ class ClientServerTls:
         self._datadir.write_private(self._datadir.path / name, _read(file))
         return self._datadir.path / name
 
-    def context(self) -> ssl.SSLContext:
-        """Return the TLS context for connections to the server."""
-        return bridge_context(self.bridge_certificate)
-
     @property
     def bridge_certificate(self) -> Path | None:
         """The certificate and key that connections to the server present; None: they need none."""
         return self._datadir.path / BRIDGE if self._tls.client_ca is not None else None
-
-
-def bridge_context(certificate: Path | None) -> ssl.SSLContext:
-    """Return the TLS context for connections to the server, with a certificate to present.
-
-    The server is a child process at an address of this machine, which its certificate need not
-    contain.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    if certificate is not None:
-        context.load_cert_chain(certificate)
-    return context
 
 
 def _read(file: Path) -> str:
@@ -225,12 +207,7 @@ class ClientServer(NatsProcess):
 
     def access(self) -> ConnectionOptions:
         """Return foldmq's own connection options, once the server runs."""
-        return ConnectionOptions(
-            urls=(self.url,),
-            user=self.user,
-            password=self.password,
-            tls_context=self._tls.context() if self._tls is not None else None,
-        )
+        return access_of(self.facts)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -331,8 +308,12 @@ def access_of(facts: Mapping[str, str]) -> ConnectionOptions:
     """Return the connection options for the server of another process, from its ``facts``."""
     context = None
     if "certificate" in facts:
-        certificate = facts["certificate"]
-        context = bridge_context(Path(certificate) if certificate else None)
+        # A child process at an address of this machine, which its certificate need not contain.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        if facts["certificate"]:
+            context.load_cert_chain(facts["certificate"])
     return ConnectionOptions(
         urls=(facts["url"],),
         user=facts["user"],
