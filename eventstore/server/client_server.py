@@ -188,15 +188,16 @@ class ClientServer(NatsProcess):
         probe: Callable[[], object] = lambda: None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        super().__init__(DataDir(datadir.path / DIRECTORY), sync=sync, key=key, log=log)
-        self.max_payload = max_payload
+        super().__init__(
+            DataDir(datadir.path / DIRECTORY), max_payload=max_payload, sync=sync, key=key, log=log
+        )
         self._node = datadir.node()
         self._host = host
         self._wanted_port = port
         self._users = tuple(users)
         self._callout_user = callout_user
         self._tls = ClientServerTls(tls, self._datadir) if tls is not None else None
-        self._store = store
+        self._store_bytes = store
         self._probe = probe
         self._unknown_password = secrets.token_urlsafe(24)
 
@@ -268,16 +269,13 @@ class ClientServer(NatsProcess):
 
     def _configuration(self) -> Mapping[str, object]:
         return {
-            "host": self._host,
-            "port": self._port,
-            "server_name": self._server_name(),
+            **self._common(),
             **self._admission(),
             **(self._tls.configuration() if self._tls is not None else {}),
-            "max_payload": self.max_payload,
             "max_pending": max(_MIN_PENDING, 2 * self.max_payload),
-            "ping_interval": "20s",
-            **self._logging(),
-            "jetstream": self._jetstream(),
+            "jetstream": self._store(self._store_bytes, _MEMORY_STORE)
+            if self._store_bytes
+            else False,
         }
 
     def _admission(self) -> dict[str, object]:
@@ -291,17 +289,6 @@ class ClientServer(NatsProcess):
         # clients without credentials get this user; its password is random and known to no client
         users.append({"user": _NO_AUTH_USER, "password": self._unknown_password})
         return {"authorization": {"users": users, "timeout": 5}, "no_auth_user": _NO_AUTH_USER}
-
-    def _jetstream(self) -> object:
-        if not self._store:
-            return False
-        return {
-            "store_dir": str(self._datadir.jetstream),
-            "sync_interval": self._sync_interval(),
-            "max_file_store": self._store,
-            "max_memory_store": _MEMORY_STORE,
-            **self._encryption(),
-        }
 
 
 def access_of(facts: Mapping[str, str]) -> ConnectionOptions:

@@ -206,7 +206,8 @@ _LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$"
 class NatsProcess(abc.ABC):
     """A nats-server process on ``datadir``, whose lock the caller holds.
 
-    ``sync`` is the sync policy of JetStream. ``log`` is called with one line for each event.
+    ``max_payload`` is the largest message in bytes, ``sync`` the sync policy of JetStream. ``log``
+    is called with one line for each event.
 
     After :meth:`start`, ``url``, ``user`` and ``password`` are those of foldmq's own connections;
     they do not change when the server is restarted, so that clients reconnect. ``last_error`` is
@@ -223,10 +224,12 @@ class NatsProcess(abc.ABC):
         self,
         datadir: DataDir,
         *,
+        max_payload: int,
         sync: Sync = "always",
         key: StoreKey | None = None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
+        self.max_payload = max_payload
         self.sync = sync
         self._key = key
         self.url = ""
@@ -447,19 +450,30 @@ class NatsProcess(abc.ABC):
             environment[STORE_KEY[1:]] = self._key.of_streams
         return environment
 
-    def _encryption(self) -> dict[str, object]:
-        """Return the settings of JetStream for an encrypted store; empty for a plain one."""
-        return {} if self._key is None else {"cipher": CIPHER, "encryption_key": STORE_KEY}
-
-    def _logging(self) -> dict[str, object]:
+    def _common(self) -> dict[str, object]:
+        """Return the settings that both kinds of servers have."""
         return {
+            "host": self._host,
+            "port": self._port,
+            "server_name": self._server_name(),
+            "max_payload": self.max_payload,
+            "ping_interval": "20s",
             "log_file": str(self._datadir.nats_log),
             "logfile_size_limit": 10 * 1024 * 1024,
             "logfile_max_num": 3,
         }
 
-    def _sync_interval(self) -> str:
-        return self.sync if self.sync == "always" else f"{round(self.sync * 1000)}ms"
+    def _store(self, disk_bytes: int, memory_bytes: int) -> dict[str, object]:
+        """Return the settings of JetStream for a store of at most so many bytes."""
+        interval = self.sync if self.sync == "always" else f"{round(self.sync * 1000)}ms"
+        encryption = {} if self._key is None else {"cipher": CIPHER, "encryption_key": STORE_KEY}
+        return {
+            "store_dir": str(self._datadir.jetstream),
+            "sync_interval": interval,
+            "max_file_store": disk_bytes,
+            "max_memory_store": memory_bytes,
+            **encryption,
+        }
 
     def _logged(self) -> Iterator[tuple[str, str]]:
         """Yield (level, text) of the server's log lines since its last start."""
