@@ -36,7 +36,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from eventstore import file_permissions
+from eventstore import durable_files, file_permissions
 from eventstore.errors import DataDirBusy, DataDirError, DiskFull, EventStoreError
 from eventstore.home_paths import expand_home
 from eventstore.partitions import partition_names
@@ -77,28 +77,31 @@ class DataDir:
     def __init__(self, path: Path | str) -> None:
         """Use the directory at ``path``; raises NoHome for an unknown home directory."""
         self.path = expand_home(path).absolute()
+        self.jetstream = self.path / "jetstream"
+        """The store of the embedded NATS server."""
+        self.unfinished = self.path / "unfinished.tmp"
+        """The work of a command that creates this directory; it remains if that was killed."""
+        self.processes = self.path / "processes"
+        """The file with the number of broker processes; it exists if there are several."""
+        self.nats_config = self.path / "nats.conf"
+        """The configuration file of the embedded NATS server."""
+        self.nats_log = self.path / "nats.log"
+        """The log file of the embedded NATS server."""
+        self.nats_stderr = self.path / "nats.stderr"
+        """The output of the embedded NATS server before it logs, and when it panics."""
+        self.nats_pid = self.path / "nats.pid"
+        """The process id of the embedded NATS server."""
+        self.nats_lock = self.path / "nats.lock"
+        """Locked, through an inherited descriptor, as long as an embedded NATS server runs."""
+        self.nats_credentials = self.path / "nats.credentials"
+        """The file that :meth:`credentials` reads."""
         self.narrowed: tuple[str, ...] = ()
         """A line for each file that was open to other users until the lock was taken."""
         self._lock: int | None = None
 
-    @property
-    def jetstream(self) -> Path:
-        """The store of the embedded NATS server."""
-        return self.path / "jetstream"
-
     def blocks(self, stream: str) -> Path:
         """Return the directory with the blocks of a stream of the embedded NATS server."""
         return self.jetstream / "jetstream" / "$G" / "streams" / stream / "msgs"
-
-    @property
-    def unfinished(self) -> Path:
-        """The work of a command that creates this directory; it remains if that was killed."""
-        return self.path / "unfinished.tmp"
-
-    @property
-    def processes(self) -> Path:
-        """The file with the number of broker processes; it exists if there are several."""
-        return self.path / "processes"
 
     def log_names(self) -> list[str]:
         """Return the names of the logs of several processes; none if there is one process.
@@ -113,11 +116,6 @@ class DataDir:
             raise DataDirError(self.processes, f"cannot be read: {error}") from None
         return partition_names(self.node(), count)
 
-    @property
-    def nats_config(self) -> Path:
-        """The configuration file of the embedded NATS server."""
-        return self.path / "nats.conf"
-
     def nats_port(self) -> int | None:
         """Return the port in that file; None: it cannot be read, or contains none."""
         try:
@@ -126,31 +124,6 @@ class DataDir:
             return int(json.loads(text.replace(f": {STORE_KEY}", ": null"))["port"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-
-    @property
-    def nats_log(self) -> Path:
-        """The log file of the embedded NATS server."""
-        return self.path / "nats.log"
-
-    @property
-    def nats_stderr(self) -> Path:
-        """The output of the embedded NATS server before it logs, and when it panics."""
-        return self.path / "nats.stderr"
-
-    @property
-    def nats_pid(self) -> Path:
-        """The process id of the embedded NATS server."""
-        return self.path / "nats.pid"
-
-    @property
-    def nats_lock(self) -> Path:
-        """Locked, through an inherited descriptor, as long as an embedded NATS server runs."""
-        return self.path / "nats.lock"
-
-    @property
-    def nats_credentials(self) -> Path:
-        """The file that :meth:`credentials` reads."""
-        return self.path / "nats.credentials"
 
     def lock(self) -> None:
         """Create the directory if missing and hold its lock until :meth:`unlock` or exit.
@@ -286,22 +259,22 @@ class DataDir:
             self.write_private(file, made.hex() + "\n")
             return made
         try:
-            found = bytes.fromhex(text.strip())
+            secret_bytes = bytes.fromhex(text.strip())
         except ValueError:
-            found = b""
-        if len(found) != size:
+            secret_bytes = b""
+        if len(secret_bytes) != size:
             raise DataDirError(
                 self.path, f"file {name!r} is damaged: restore it from a backup ({size} bytes, hex)"
             )
-        return found
+        return secret_bytes
 
     def stored_bytes(self, streams: str) -> int:
         """Return the size of the blocks of streams of the embedded NATS server, by pattern."""
-        found = 0
+        total = 0
         for path in self.jetstream.glob(f"jetstream/$G/streams/{streams}/msgs/*.blk"):
             with contextlib.suppress(FileNotFoundError):  # cut off meanwhile
-                found += path.stat().st_size
-        return found
+                total += path.stat().st_size
+        return total
 
     def free_bytes(self) -> int:
         """Return the number of bytes that this user can still write here.
@@ -316,20 +289,8 @@ class DataDir:
 
     def write_private(self, file: Path, text: str) -> None:
         """Write, atomically, a file that only this user can read, and sync it."""
-        draft = file.with_name(file.name + ".new")
         try:
-            draft.unlink(missing_ok=True)
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(descriptor)
-            draft.replace(file)
-            directory = os.open(self.path, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+            durable_files.replace(file, text.encode())
         except OSError as error:
             raise self._explain(error) from None
 

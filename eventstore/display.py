@@ -18,11 +18,11 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 def escaped(text: str, limit: int = NAME_LIMIT) -> str:
     """Return ``text`` on one line, with printable characters only, cut at ``limit``."""
-    rest = len(text) - limit
-    head = text[:limit] if rest > 0 else text
+    excess = len(text) - limit
+    head = text[:limit] if excess > 0 else text
     if not head.isprintable() or "\\" in head:
         head = "".join(_escape(letter) for letter in head)
-    return f"{head}...({rest} more)" if rest > 0 else head
+    return f"{head}...({excess} more)" if excess > 0 else head
 
 
 def _escape(letter: str) -> str:
@@ -119,12 +119,12 @@ def duration(milliseconds: int) -> str:
     """Return a span of time in its two largest units."""
     if milliseconds < 1000:
         return f"{max(0, milliseconds)} ms"
-    left = milliseconds // 1000
+    seconds_left = milliseconds // 1000
     parts: list[str] = []
     for unit, seconds in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
-        if left >= seconds or (parts and len(parts) < 2):
-            parts.append(f"{left // seconds} {unit}")
-            left %= seconds
+        if seconds_left >= seconds or (parts and len(parts) < 2):
+            parts.append(f"{seconds_left // seconds} {unit}")
+            seconds_left %= seconds
         if len(parts) == 2:
             break
     return " ".join(part for part in parts if not part.startswith("0 "))

@@ -1,6 +1,6 @@
 """Files that people edit: some editors put a byte order mark at the beginning, which is skipped.
 
-Text is decoded with ``utf-8-sig``; this module is for files that libraries read by their paths.
+Files that libraries read by their paths are copied for them.
 """
 
 import codecs
@@ -10,10 +10,27 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from protocol.errors import FoldmqError
+
 
 def skip_mark(data: bytes) -> bytes:
     """Return the content of a file without a byte order mark."""
     return data.removeprefix(codecs.BOM_UTF8)
+
+
+def read_text(file: Path, what: str, refusal: type[FoldmqError]) -> str:
+    """Return the text of a file without a byte order mark.
+
+    Raises ``refusal``, with the file and the reason, if ``what`` cannot be read or is not UTF-8.
+    """
+    try:
+        data = file.read_bytes()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise refusal(f"{file}: cannot read {what}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, len(data) - len(error.object) + error.start) + 1
+        raise refusal(f"{file}:{line}: not UTF-8 text") from None
 
 
 def has_mark(file: Path) -> bool:

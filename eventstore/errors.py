@@ -40,7 +40,6 @@ class DataDirError(EventStoreError):
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(f"data directory {path}: {what}")
-        self.path = path
 
 
 class DataDirBusy(EventStoreError):
@@ -57,7 +56,6 @@ class DataDirBusy(EventStoreError):
             f"data directory {path} is in use by {holder}{process}: "
             "stop it or choose another --data-dir"
         )
-        self.path = path
         self.pid = pid
 
 
@@ -113,7 +111,7 @@ class BadNatsOptions(EventStoreError):
 class WeakDurability(EventStoreError):
     """A stream or server guarantees less than the configuration requires.
 
-    ``setting`` is the name of the setting in JetStream's configuration, ``value`` its value.
+    ``setting`` is the name of the setting in JetStream's configuration.
     """
 
     exit_code = 78
@@ -123,8 +121,6 @@ class WeakDurability(EventStoreError):
             f"{where}: {setting} is {value}, the log needs {needed}: "
             "change it there or use another stream"
         )
-        self.setting = setting
-        self.value = value
 
 
 class TooManyReplicas(EventStoreError):
@@ -224,7 +220,6 @@ class LostLog(EventStoreError):
             "files removed, or is this another NATS server? Restore a backup, or begin with "
             "another --data-dir"
         )
-        self.stream = stream
 
 
 class StoreGone(EventStoreError):
@@ -246,7 +241,6 @@ class NodeBusy(EventStoreError):
             f"node {node} already runs on {where} ({who}): stop that broker, or give this one its "
             "own data directory"
         )
-        self.node = node
 
 
 class ClusterBusy(EventStoreError):
@@ -259,7 +253,6 @@ class ClusterBusy(EventStoreError):
             f"cluster {cluster} on {where} is a different cluster: {what}; choose another name for "
             "this cluster, or give the node that cluster's key (cluster_key_file)"
         )
-        self.cluster = cluster
 
 
 class Fenced(EventStoreError):
@@ -267,15 +260,12 @@ class Fenced(EventStoreError):
 
     exit_code = 75
 
-    def __init__(self, stream: str, expected: int, found: int | None) -> None:
-        at = f" and is now at {found}" if found is not None else ""
+    def __init__(self, stream: str, expected: int, end: int | None) -> None:
+        at = f" and is now at {end}" if end is not None else ""
         super().__init__(
             f"another broker writes to log {stream}: it was expected to end at record "
             f"{expected}{at}; stop the other broker, then start this one again"
         )
-        self.stream = stream
-        self.expected = expected
-        self.found = found
 
 
 class NoLog(FoldmqError):

@@ -55,15 +55,15 @@ def check(directory: Path) -> None:
         if not place.is_dir():
             raise DataDirError(directory, f"{name!r} is not a directory: remove it")
         _check_owner(place, place.stat(), directory, "remove it")
-    for name, found in _present(directory):
-        if stat.S_ISLNK(found.st_mode):
+    for name, status in _present(directory):
+        if stat.S_ISLNK(status.st_mode):
             raise DataDirError(
                 directory,
                 f"file {name!r} is a symbolic link: put the file itself in its place, or remove it",
             )
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise DataDirError(directory, f"{name!r} is not a file: remove it")
-        _check_owner(directory / name, found, directory, "remove it")
+        _check_owner(directory / name, status, directory, "remove it")
 
 
 def close(directory: Path) -> list[str]:
@@ -71,28 +71,28 @@ def close(directory: Path) -> list[str]:
 
     Raises DataDirError when a mode cannot be changed.
     """
-    told = _close_directory(directory)
+    lines = _close_directory(directory)
     loose = [
         name
-        for name, found in _present(directory)
-        if found.st_mode & (_LOOSE_SECRET if name in _SECRET else _LOOSE)
+        for name, status in _present(directory)
+        if status.st_mode & (_LOOSE_SECRET if name in _SECRET else _LOOSE)
     ]
     for name in loose:
         _change(directory / name, 0o600, directory)
     if loose:
-        told.append(
+        lines.append(
             f"data directory {directory}: other users could read or write {', '.join(loose)}: "
             "mode set to 0600"
         )
-    return told
+    return lines
 
 
 def _close_directory(directory: Path) -> list[str]:
-    found = directory.stat()
-    mode = stat.S_IMODE(found.st_mode)
+    status = directory.stat()
+    mode = stat.S_IMODE(status.st_mode)
     if not mode & _LOOSE:
         return []
-    if found.st_uid == _ROOT != os.geteuid():
+    if status.st_uid == _ROOT != os.geteuid():
         # Kubernetes gives a volume to a group (fsGroup); this mode must not be changed
         if mode & stat.S_IWOTH:
             raise DataDirError(
@@ -100,8 +100,8 @@ def _close_directory(directory: Path) -> list[str]:
                 f"belongs to root and all users may write there (mode {mode:04o}): change its "
                 "mode, or name a directory below it, which is made private",
             )
-        said = f"belongs to root and is open to other users (mode {mode:04o})"
-        return [f"data directory {directory} {said}: a directory below it would be made private"]
+        reason = f"belongs to root and is open to other users (mode {mode:04o})"
+        return [f"data directory {directory} {reason}: a directory below it would be made private"]
     _change(directory, 0o700, directory)
     return [f"data directory {directory} was open to other users (mode {mode:04o}): set to 0700"]
 
@@ -115,13 +115,13 @@ def _present(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
             continue
 
 
-def _check_owner(place: Path, found: os.stat_result, directory: Path, else_do: str) -> None:
-    if found.st_uid in (os.geteuid(), _ROOT):
+def _check_owner(place: Path, status: os.stat_result, directory: Path, else_do: str) -> None:
+    if status.st_uid in (os.geteuid(), _ROOT):
         return
     what = "" if place == directory else f"{place.name!r} "
     raise DataDirError(
         directory,
-        f"{what}belongs to {_user(found.st_uid)}, foldmq runs as {_user(os.geteuid())}: run it as "
+        f"{what}belongs to {_user(status.st_uid)}, foldmq runs as {_user(os.geteuid())}: run it as "
         f"that user, change the owner, or {else_do}",
     )
 

@@ -26,9 +26,9 @@ def expand_home(path: Path | str) -> Path:
 
 def user_cache() -> Path | None:
     """Return foldmq's directory in the cache of this user; None: the user has no cache."""
-    given = os.environ.get("XDG_CACHE_HOME")
+    configured = os.environ.get("XDG_CACHE_HOME")
     try:
-        parent = Path(given) if given else Path.home() / ".cache"
+        parent = Path(configured) if configured else Path.home() / ".cache"
     except RuntimeError:
         return None
     return parent / "foldmq" if parent.is_absolute() else None

@@ -42,12 +42,12 @@ class Metric(NamedTuple):
 
     def reading(self, status: Status) -> Any:
         """Return the metric's value in a status; None if it is not known."""
-        found: Any = status
+        value: Any = status
         for step in self.path.split(".") if self.path else ():
-            if found is None:
+            if value is None:
                 return None
-            found = found.get(step)
-        return None if found is None else self.read(found)
+            value = value.get(step)
+        return None if value is None else self.read(value)
 
 
 def counted(
@@ -67,23 +67,25 @@ def counted(
 
 def metrics_of(counters: type) -> tuple[Metric, ...]:
     """Return the metrics declared by the fields of a dataclass."""
-    return tuple(one.metadata[_METRIC] for one in fields(counters) if _METRIC in one.metadata)
+    return tuple(
+        counter.metadata[_METRIC] for counter in fields(counters) if _METRIC in counter.metadata
+    )
 
 
 def put_counters(status: dict[str, Any], counters: Any) -> None:
     """Put the values of a dataclass's metrics into a status."""
-    for one in fields(counters):
-        metric = one.metadata.get(_METRIC)
+    for counter in fields(counters):
+        metric = counter.metadata.get(_METRIC)
         if metric is not None:
-            set_path(status, metric.path, _copied(getattr(counters, one.name)))
+            set_path(status, metric.path, _copied(getattr(counters, counter.name)))
 
 
 def set_path(status: dict[str, Any], path: str, value: Any) -> None:
     """Put a value at a path in a status."""
-    *steps, last = path.split(".")
+    *steps, last_step = path.split(".")
     for step in steps:
         status = status.setdefault(step, {})
-    status[last] = value
+    status[last_step] = value
 
 
 def by_qos(counts: list[int]) -> Numbers:

@@ -25,8 +25,8 @@ def directory_name(log: str) -> str | None:
     That is a subdirectory of the node's data directory; None if the name does not belong to one of
     several logs.
     """
-    found = _OF_SEVERAL.fullmatch(log)
-    return found[2] if found is not None else None
+    match = _OF_SEVERAL.fullmatch(log)
+    return match[2] if match is not None else None
 
 
 def split_log_name(log: str) -> tuple[str, int] | None:
@@ -34,8 +34,8 @@ def split_log_name(log: str) -> tuple[str, int] | None:
 
     None if the name does not belong to one of several logs.
     """
-    found = _OF_SEVERAL.fullmatch(log)
-    return (found[1], int(found[3])) if found is not None else None
+    match = _OF_SEVERAL.fullmatch(log)
+    return (match[1], int(match[3])) if match is not None else None
 
 
 def short_name(log: str) -> str:

@@ -225,14 +225,14 @@ def drop_text_with_limit(
 
 def close_text(reason: str) -> str:
     """Return why a connection ended, as a sentence; an unknown reason is returned unchanged."""
-    found = CLOSE_REASONS.get(reason)
-    return found.sentence.replace("`", "") if found is not None else escaped(reason)
+    close_reason = CLOSE_REASONS.get(reason)
+    return close_reason.sentence.replace("`", "") if close_reason is not None else escaped(reason)
 
 
 def close_words(reason: str) -> str:
     """Return why a connection ended, in a word or two; an unknown reason is returned unchanged."""
-    found = CLOSE_REASONS.get(reason)
-    return found.words if found is not None else escaped(reason)
+    close_reason = CLOSE_REASONS.get(reason)
+    return close_reason.words if close_reason is not None else escaped(reason)
 
 
 def expiry_text(reason: str) -> str:

@@ -73,14 +73,14 @@ class StoredFiles:
             self._looks_after_cut = _AFTER_CUT if self._first else 0
             self._first = first
         try:
-            found = self._look(stored, idle=idle)
+            problem = self._look(stored, idle=idle)
         except FileNotFoundError:
             return GONE[0]
         except OSError as error:
             return f"cannot be read: {error.strerror}"
-        if found is None:
+        if problem is None:
             self.whole = stored
-        return found
+        return problem
 
     def forget_end(self) -> None:
         """Accept another end: a server that starts removes a record that is not complete."""
@@ -93,8 +93,8 @@ class StoredFiles:
         if not os.path.samestat(facts, os.fstat(self._held)):
             return GONE[1]
         if facts.st_mtime_ns != self._changed_ns:
-            if (found := self._compare_names()) is not None:
-                return found
+            if (problem := self._compare_names()) is not None:
+                return problem
             self._changed_ns = facts.st_mtime_ns
         return self._compare_sizes() or self._compare_end(stored, idle)
 
@@ -118,8 +118,8 @@ class StoredFiles:
         """Compare the sizes of some blocks, other ones at each look."""
         if not self._order:
             self._order = list(self._sizes)
-        some, self._order = self._order[:_AT_ONCE], self._order[_AT_ONCE:]
-        for block in some:
+        blocks, self._order = self._order[:_AT_ONCE], self._order[_AT_ONCE:]
+        for block in blocks:
             if block not in self._sizes:
                 continue
             size = self._size_of(block)
@@ -133,11 +133,11 @@ class StoredFiles:
         block = self._newest
         if self._known is not None and self._is_cut(self._known.block):
             self._known = self._latest = None
-        known, latest = self._known, self._latest
-        if known is not None and known.block in self._sizes:
-            size = self._size_of(known.block)
-            if size < known.size or self._tail(known.block, known.size) != known.tail:
-                return f"has a block that was cut short: {known.block}.blk"
+        mark, latest = self._known, self._latest
+        if mark is not None and mark.block in self._sizes:
+            size = self._size_of(mark.block)
+            if size < mark.size or self._tail(mark.block, mark.size) != mark.tail:
+                return f"has a block that was cut short: {mark.block}.blk"
         size = self._size_of(block) if block else 0
         if size and not any(self._bytes(block, 0, _COMPARED)):  # written on behind a gap
             return f"has a block that was cut short: {block}.blk"
@@ -145,15 +145,15 @@ class StoredFiles:
             self._latest = _Place(block, size, stored, self._tail(block, size))
         elif stored > latest.stored + _IN_FLIGHT:
             if (block, size) > (latest.block, latest.size):
-                self._known = max(latest, known or latest)
+                self._known = max(latest, mark or latest)
                 self._latest = _Place(block, size, stored, self._tail(block, size))
                 self._still = 0
             else:
                 self._still += 1
                 if self._still >= _STILL:
                     return f"does not grow: {block}.blk is not the file that is written"
-        known = self._known
-        grown = known is None or (block, size) > (known.block, known.size)
+        mark = self._known
+        grown = mark is None or (block, size) > (mark.block, mark.size)
         if idle and grown and block and not self._is_cut(block):
             self._known = _Place(block, size, stored, self._tail(block, size))
         return None

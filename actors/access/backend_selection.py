@@ -67,6 +67,7 @@ class BackendSelection:
         refused, unavailable, backoff.
         """
         self._backends = tuple(backends)
+        self._users = [backend.users for backend in backends if backend.users is not None]
         self._methods = dict(methods or {})
         self._backoff = backoff
         self._attempts: dict[tuple[str, str | None], set[asyncio.Task[Any]]] = {}
@@ -87,7 +88,7 @@ class BackendSelection:
     @property
     def user_count(self) -> int:
         """The number of users in the databases of the backends."""
-        return sum(backend.user_count for backend in self._backends)
+        return sum(users.user_count for users in self._users)
 
     def rank(self, credentials: Credentials) -> LoginRank:
         """Return the order in which a login is verified, and admitted if very many wait."""
@@ -177,12 +178,13 @@ class BackendSelection:
 
     def holds(self, verdict: Verdict) -> bool:
         """Return whether a login by the password file is still valid; True for others."""
-        return verdict.proof is None or any(backend.holds(verdict) for backend in self._backends)
+        return verdict.proof is None or any(users.holds(verdict) for users in self._users)
 
     def close(self) -> None:
         """Close the threads and connections of all backends once the running checks are done."""
         for backend in self._backends:
-            backend.close()
+            if backend.source is not None:
+                backend.source.close()
 
     def _choose(self, credentials: Credentials) -> Backend:
         """Return the one backend that handles a login."""
@@ -308,7 +310,8 @@ class BackendSelection:
         self, backend: Backend, credentials: Credentials, attempt: asyncio.Task[Verdict]
     ) -> None:
         """Cancel a check whose client has left, unless its work has begun and counts."""
-        begun = attempt.done() or backend.verifying(credentials)
+        users = backend.users
+        begun = attempt.done() or (users is not None and users.verifying(credentials))
         if not begun or self._abandoned >= _MAX_ABANDONED:
             attempt.cancel()
             self._drop((_where(credentials), self._who(credentials)), attempt)

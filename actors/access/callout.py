@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import orjson
 import structlog
 
-from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.credentials import LATEST_MS, AuthResult, Credentials, Verdict, is_name
 from actors.access.enhanced import Challenge, Exchange, Outcome, Step
 from actors.access.fair_queue import FairQueue, SingleFlight
 from actors.access.filter_index import FilterError, parse_filter
@@ -30,7 +30,6 @@ from eventstore.nats.request_client import UnansweredError
 
 MAX_REQUEST: Final = 256 * 1024
 MAX_REPLY: Final = 64 * 1024
-MAX_NAME: Final = 1024
 MAX_ENTRIES: Final = 500
 """Maximum number of groups in a reply, and of filters in all of its lists together."""
 MAX_CACHE_S: Final = 86_400.0
@@ -44,7 +43,6 @@ _CHALLENGE_FIELDS: Final = frozenset({"continue", "data_base64", "state", "reaso
 _REMEMBERED_BYTES: Final = 16 << 20
 _ENTRY_BYTES: Final = 500
 _SHARED_RULES: Final = 256
-_LATEST_MS: Final = 253_402_300_799_000  # the end of the year 9999
 _FIELDS: Final = frozenset(
     {"allow", "user", "groups", "publish", "subscribe", "history", "expires", "cache", "reason"}
 )
@@ -142,9 +140,9 @@ class Callout:
     async def check(self, credentials: Credentials) -> Verdict:
         """Return the decision of the service, or a cached one."""
         key = self._key(credentials)
-        known = self._verdicts.get(key, self._time_ms())
-        if known is not None:
-            return known
+        cached = self._verdicts.get(key, self._time_ms())
+        if cached is not None:
+            return cached
         return await self._single_flight.do(key, lambda: self._find_out(key, credentials))
 
     def close(self) -> None:
@@ -257,10 +255,10 @@ def read_answer(reply: bytes, credentials: Credentials, now_ms: int) -> Answer:
     """Return the verdict of a reply; raises BadAnswer unless all of it is valid."""
     fields = read_fields(reply, _FIELDS)
     verdict = read_verdict(fields, credentials, now_ms)
-    return Answer(verdict, _number(fields, "cache"))
+    return Answer(verdict, _optional(fields, "cache", _are_seconds, "a number of seconds"))
 
 
-def read_fields(reply: bytes, known: Container[str]) -> dict[str, Any]:
+def read_fields(reply: bytes, field_names: Container[str]) -> dict[str, Any]:
     """Return the fields of a reply; raises BadAnswer for one that is not ``known``."""
     if len(reply) > MAX_REPLY:
         raise BadAnswer(f"the answer has more than {MAX_REPLY} bytes")
@@ -271,7 +269,7 @@ def read_fields(reply: bytes, known: Container[str]) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise BadAnswer("the answer is not a JSON object")
     for name in fields:
-        if name not in known:
+        if name not in field_names:
             raise BadAnswer(f"the answer has an unknown field: {escaped(name, 40)}")
     return fields
 
@@ -283,28 +281,22 @@ def read_verdict(fields: dict[str, Any], credentials: Credentials, now_ms: int) 
         return _allowed(fields, credentials, now_ms)
     if allow is not False:
         raise BadAnswer('"allow" is missing, or neither true nor false')
-    reason = fields.get("reason", "")
-    if not isinstance(reason, str):
-        raise BadAnswer('"reason" is not text')
+    reason = _optional(fields, "reason", _is_text, "text") or ""
     why = escaped(reason, 100) if reason else "refused by the auth callout"
     return Verdict(AuthResult.BAD_CREDENTIALS, reason=why)
 
 
 def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> Verdict:
-    user = fields.get("user")
+    user = _optional(fields, "user", is_name, "a name")
     if user is None:
-        user = (
-            credentials.certificate_user
-            if credentials.certificate_user is not None
-            else credentials.username
-        )
-    if user is not None and not _is_name(user):
+        user = credentials.certificate_user
+    if user is None:
+        user = credentials.username
+    if user is not None and not is_name(user):
         raise BadAnswer('"user" is not a name')
-    groups = fields.get("groups") or []
-    if not _is_list(groups) or not all(map(_is_name, groups)):
-        raise BadAnswer('"groups" is not a list of names')
-    expires = _number(fields, "expires")
-    expires_ms = int(max(0, min(expires * 1000, _LATEST_MS))) if expires is not None else 0
+    groups = _optional(fields, "groups", _are_names, "a list of names") or ()
+    expires = _optional(fields, "expires", _are_seconds, "a number of seconds")
+    expires_ms = int(max(0, min(expires * 1000, LATEST_MS))) if expires is not None else 0
     if expires is not None and expires_ms <= now_ms:
         raise BadAnswer('"expires" is in the past')
     return Verdict(
@@ -356,22 +348,25 @@ def _action_rules(action: str, verb: str, filters: object) -> list[Rule]:
     return rules
 
 
-def _number(fields: dict[str, Any], name: str) -> float | None:
+def _optional(fields: dict[str, Any], name: str, is_valid: Callable[[Any], bool], what: str) -> Any:
+    """Return a field, None if there is none; raises BadAnswer if it is not ``what``."""
     value = fields.get(name)
-    if value is None:
-        return None
+    if value is not None and not is_valid(value):
+        raise BadAnswer(f'"{name}" is not {what}')
+    return value
+
+
+def _is_text(value: object, limit: int = MAX_REPLY) -> bool:
+    return isinstance(value, str) and len(value) <= limit
+
+
+def _are_names(value: object) -> bool:
+    return isinstance(value, list) and len(value) <= MAX_ENTRIES and all(map(is_name, value))
+
+
+def _are_seconds(value: object) -> bool:
     # orjson accepts neither NaN nor infinity.
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise BadAnswer(f'"{name}" is not a number of seconds')
-    return float(value)
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list) and len(value) <= MAX_ENTRIES
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and "\0" not in value
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 # Enhanced authentication: a request for each step.
@@ -396,14 +391,15 @@ class CalloutMethod:
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
         """Return the answer of the service to a step of the client."""
         callout, credentials = self._callout, exchange.credentials
-        known: _Progress = exchange.progress or _Progress(secrets.token_hex(16), 0, None)
-        at = known._replace(step=known.step + 1)
+        previous: _Progress = exchange.progress or _Progress(secrets.token_hex(16), 0, None)
+        at = previous._replace(step=previous.step + 1)
 
         def read(reply: bytes) -> Step:
             nonlocal at
             fields = read_fields(reply, _VERDICT_FIELDS | _CHALLENGE_FIELDS)
             if "continue" in fields:
-                at = at._replace(state=_state(fields))
+                what = f"text of at most {MAX_STATE} characters"
+                at = at._replace(state=_optional(fields, "state", _is_state, what))
                 return _challenge(fields)
             return _outcome(fields, exchange, callout)
 
@@ -413,7 +409,7 @@ class CalloutMethod:
             "data_base64": None if data is None else base64.b64encode(data).decode("ascii"),
             "exchange": at.exchange,
             "step": at.step,
-            "state": known.state,
+            "state": previous.state,
             "reauthentication": exchange.reauthenticates,
         }
         result = await callout.ask(orjson.dumps(request), credentials.address, read)
@@ -427,19 +423,16 @@ def _challenge(fields: dict[str, Any]) -> Challenge:
     for name in fields:
         if name not in _CHALLENGE_FIELDS:
             raise BadAnswer(f'the answer has both "continue" and "{name}"')
-    reason = fields.get("reason")
-    if reason is not None and (
-        not isinstance(reason, str) or len(reason) > MAX_REASON or "\0" in reason
-    ):
-        raise BadAnswer(f'"reason" is not text of at most {MAX_REASON} characters')
+    reason = _optional(fields, "reason", _is_reason, f"text of at most {MAX_REASON} characters")
     return Challenge(_data(fields), reason or None)
 
 
-def _state(fields: dict[str, Any]) -> str | None:
-    state = fields.get("state")
-    if state is not None and (not isinstance(state, str) or len(state) > MAX_STATE):
-        raise BadAnswer(f'"state" is not text of at most {MAX_STATE} characters')
-    return state
+def _is_reason(value: object) -> bool:
+    return _is_text(value, MAX_REASON) and "\0" not in str(value)
+
+
+def _is_state(value: object) -> bool:
+    return _is_text(value, MAX_STATE)
 
 
 def _outcome(fields: dict[str, Any], exchange: Exchange, callout: Callout) -> Outcome:

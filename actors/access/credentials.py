@@ -5,13 +5,23 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeGuard
 
 from actors.access.login_backoff import LoginRank
 from actors.access.rules import Rule
 
 if TYPE_CHECKING:
     from actors.access.enhanced import Exchange, Step
+
+
+LATEST_MS: Final = 253_402_300_799_000
+"""The end of the year 9999, the latest time at which a login expires."""
+_MAX_NAME: Final = 1024
+
+
+def is_name(value: object) -> TypeGuard[str]:
+    """Return whether a value may be the name of a user or a group from outside."""
+    return isinstance(value, str) and 0 < len(value) <= _MAX_NAME and "\0" not in value
 
 
 class AuthResult(enum.IntEnum):

@@ -13,7 +13,7 @@ from actors.access.credentials import AuthResult, Credentials, Verdict
 from actors.access.scram import SCRAM_SHA_256, ScramError, ScramExchange, read_client_first
 
 if TYPE_CHECKING:
-    from actors.access.passwords import ScramUser
+    from actors.access.passwords import PasswordFile, ScramUser
 
 _OTHER_USER: Final = Verdict(
     AuthResult.BAD_CREDENTIALS, reason="the user differs from that of CONNECT or the certificate"
@@ -70,13 +70,6 @@ class Method(Protocol):
         """Return the answer to the client; sets ``exchange.user`` as soon as it is known."""
 
 
-class ScramUsers(Protocol):
-    """A source with the SCRAM keys of its users."""
-
-    def scram_user(self, name: str) -> ScramUser:
-        """Return the keys of a user; for an unknown one, keys that match no password."""
-
-
 class _Pending(NamedTuple):
     """A SCRAM exchange that waits for the last message of its client."""
 
@@ -93,7 +86,7 @@ class ScramMethod:
 
     label = "scram"
 
-    def __init__(self, users: ScramUsers) -> None:
+    def __init__(self, users: PasswordFile) -> None:
         self._users = users
 
     async def step(self, exchange: Exchange, data: bytes | None) -> Step:
@@ -127,7 +120,7 @@ def _is_same_user(exchange: Exchange, user: str) -> bool:
 
 
 def make_methods(
-    users: ScramUsers | None, external: tuple[str, Method] | None = None
+    users: PasswordFile | None, external: tuple[str, Method] | None = None
 ) -> dict[str, Method]:
     """Return the methods of a broker by name; ``external`` is another one, with its name."""
     methods: dict[str, Method] = {}

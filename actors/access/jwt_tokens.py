@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from actors.access.credentials import AuthResult, Credentials, Verdict
+from actors.access.credentials import LATEST_MS, AuthResult, Credentials, Verdict, is_name
 from actors.access.fair_queue import SingleFlight
 from actors.access.verdict_cache import VerdictCache
 from actors.access.workers import Workers
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
     from actors.access.jwt_keys import KeySet
 
 MAX_TOKEN: Final = 16 * 1024
-MAX_NAME: Final = 1024
 MAX_GROUPS: Final = 256
 LEEWAY_S: Final = 30
 """Seconds that the issuer's clock may be ahead of the broker's; there is no leeway for expiry."""
 
 _REMEMBERED_BYTES: Final = 16 << 20
 _MAX_HEADER: Final = 4096
-_LATEST_MS: Final = 253_402_300_799_000  # the end of the year 9999
 # Three parts in Base64 without padding; the first begins with a brace.
 _SHAPE: Final = re.compile(rb"e[w-z0-9_-][A-Za-z0-9_-]*\.[A-Za-z0-9_-]*\.[A-Za-z0-9_-]*")
 
@@ -128,14 +126,14 @@ def looks_like_token(password: bytes | None) -> bool:
 def claimed_user(token: bytes, claim: str) -> str:
     """Return the user in a ``claim`` of a token; the token is not verified.
 
-    At most MAX_NAME characters. Empty if there is no such name or the token cannot be parsed.
+    Empty if there is no such name or the token cannot be parsed.
     """
     payload = token.split(b".", 2)[1:2] if len(token) <= MAX_TOKEN else []
     try:
         user = _claim(_object(_decoded(b"".join(payload))), claim)
     except BadToken:
         return ""
-    return user if isinstance(user, str) and _is_name(user) else ""
+    return user if is_name(user) else ""
 
 
 def read_token(token: bytes, options: TokenOptions, now_ms: int) -> Verdict:
@@ -148,7 +146,7 @@ def read_token(token: bytes, options: TokenOptions, now_ms: int) -> Verdict:
         raise BadToken("the token is from another issuer")
     _check_audience(claims.get("aud"), options.audience)
     user = _claim(claims, options.user_claim)
-    if not isinstance(user, str) or not _is_name(user):
+    if not is_name(user):
         raise BadToken("the token contains no user")
     return Verdict(
         AuthResult.ACCEPTED,
@@ -217,7 +215,7 @@ def _check_times(claims: dict[str, Any], now_ms: int) -> int:
         begins = _time_ms(claims, name)
         if begins is not None and now_ms + LEEWAY_S * 1000 < begins:
             raise BadToken("the token is not valid yet")
-    return min(expires, _LATEST_MS)
+    return min(expires, LATEST_MS)
 
 
 def _time_ms(claims: dict[str, Any], name: str) -> int | None:
@@ -226,15 +224,15 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise BadToken(f"the token's {name} is not a time")
-    return int(max(0, min(value * 1000, _LATEST_MS)))
+    return int(max(0, min(value * 1000, LATEST_MS)))
 
 
-def _check_audience(named: object, wanted: tuple[str, ...]) -> None:
+def _check_audience(named: object, audiences: tuple[str, ...]) -> None:
     audience = [named] if isinstance(named, str) else [] if named is None else named
     if not isinstance(audience, list):
         raise BadToken("the token's audience is wrong")
-    if wanted:
-        fits = any(isinstance(name, str) and name in wanted for name in audience)
+    if audiences:
+        fits = any(isinstance(name, str) and name in audiences for name in audience)
     else:
         fits = not audience
     if not fits:
@@ -254,15 +252,9 @@ def _claim(claims: dict[str, Any], name: str) -> object:
 
 def _groups(value: object) -> tuple[str, ...]:
     groups = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(groups, list) or len(groups) > MAX_GROUPS:
-        raise BadToken("the token's groups are not a list of names")
-    if not all(isinstance(group, str) and _is_name(group) for group in groups):
+    if not isinstance(groups, list) or len(groups) > MAX_GROUPS or not all(map(is_name, groups)):
         raise BadToken("the token's groups are not a list of names")
     return tuple(groups)
-
-
-def _is_name(text: str) -> bool:
-    return 0 < len(text) <= MAX_NAME and "\0" not in text
 
 
 def _refused(reason: str) -> Verdict:

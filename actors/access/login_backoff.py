@@ -16,10 +16,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
-_IPV6_NETWORK: Final = 64
-_IPV6_SITE: Final = 48
+from actors.limits.address_networks import network_of, networks_of
+
+V = TypeVar("V")
+
 _NETWORK_FAILURES: Final = 8
 """Failed logins from a network within the time window from which its logins are verified last."""
 _FIRST_PAUSE: Final = 0.25
@@ -190,7 +192,7 @@ class LoginBackoff:
         record = self._records.get(key) if key is not None else None
         if record is not None and record.since > since:
             return True
-        site = self._sites.get(self._digest(_SITE, network_key(address))) if key else None
+        site = self._sites.get(self._site_key(address)) if key else None
         return site is not None and site.since > since and site.failures >= _NETWORK_FAILURES
 
     def failed(self, address: str, user: str | None) -> tuple[str, ...]:
@@ -203,12 +205,9 @@ class LoginBackoff:
         if self._count(self._address_key(address), options.address_failures, now):
             lockouts.append("address")
         self.lockouts += len(lockouts)
-        self._count_site(address, now)
-        name = self._name_key(user)
-        self._names[name] = now
-        self._names.move_to_end(name)
-        if len(self._names) > options.remembered:
-            self._names.popitem(last=False)
+        if network(address) and options.failures:
+            self._add(self._sites, self._site_key(address), now)
+        _keep(self._names, self._name_key(user), now, options.remembered)
         return tuple(lockouts)
 
     def succeeded(self, address: str, user: str | None) -> None:
@@ -221,10 +220,7 @@ class LoginBackoff:
         self._records.pop(key, None)
         if key not in self._known:
             self._stored = False
-        self._known[key] = None
-        self._known.move_to_end(key)
-        if len(self._known) > self._options.remembered:
-            self._known.popitem(last=False)
+        _keep(self._known, key, None, self._options.remembered)
 
     def known_users(self) -> str | None:
         """Return the known users and their addresses as keyed hashes; None: as the last time."""
@@ -238,23 +234,10 @@ class LoginBackoff:
 
         Raises ValueError if it is invalid.
         """
-        key, *known = map(bytes.fromhex, text.split())
+        key, *key_texts = map(bytes.fromhex, text.split())
         if not 0 < len(key) <= hashlib.blake2b.MAX_KEY_SIZE:
             raise ValueError("the key has a wrong size")
-        self._key, self._known = key, OrderedDict.fromkeys(known[-self._options.remembered :])
-
-    def _count_site(self, address: str, now: float) -> None:
-        """Count a failure of the network of an address."""
-        if not network(address) or not self.options.failures:
-            return
-        key = self._digest(_SITE, network_key(address))
-        record = self._sites.get(key)
-        if record is None or now - record.since >= self.options.window:
-            record = self._sites[key] = _Record(now)
-        record.failures += 1
-        self._sites.move_to_end(key)
-        if len(self._sites) > self.options.remembered:
-            self._sites.popitem(last=False)
+        self._key, self._known = key, OrderedDict.fromkeys(key_texts[-self._options.remembered :])
 
     def _in_force(self, key: bytes | None, now: float) -> bool:
         record = self._records.get(key) if key is not None else None
@@ -263,19 +246,22 @@ class LoginBackoff:
     def _count(self, key: bytes | None, most: int, now: float) -> bool:
         if key is None or not most:
             return False
-        record = self._records.get(key)
-        if record is not None and now < record.until:
+        if self._in_force(key, now):
             return False
-        if record is None or record.until or now - record.since >= self.options.window:
-            record = self._records[key] = _Record(now, whole_address=key.startswith(_ADDRESS))
-        record.failures += 1
-        self._records.move_to_end(key)
-        while len(self._records) > self.options.remembered:
-            self._records.popitem(last=False)
+        record = self._add(self._records, key, now)
         if record.failures < most:
             return False
         record.until = now + self.options.duration
         return True
+
+    def _add(self, records: OrderedDict[bytes, _Record], key: bytes, now: float) -> _Record:
+        """Add a failure to a record, or to a new one after a lockout or the time window."""
+        record = records.get(key)
+        if record is None or record.until or now - record.since >= self.options.window:
+            record = _Record(now, whole_address=key.startswith(_ADDRESS))
+        record.failures += 1
+        _keep(records, key, record, self.options.remembered)
+        return record
 
     def _user_key(self, address: str, user: str | None) -> bytes:
         # A name may have 64 KiB; its digest is short.
@@ -289,9 +275,20 @@ class LoginBackoff:
         where = network(address)
         return self._digest(_ADDRESS, where) if where else None
 
+    def _site_key(self, address: str) -> bytes:
+        return self._digest(_SITE, network_key(address))
+
     def _digest(self, kind: bytes, text: str) -> bytes:
         data = text.encode("utf-8", "surrogatepass")
         return kind + hashlib.blake2b(data, key=self._key, digest_size=16).digest()
+
+
+def _keep(entries: OrderedDict[bytes, V], key: bytes, value: V, most: int) -> None:
+    """Set an entry, and drop those that were set least recently if there are too many."""
+    entries[key] = value
+    entries.move_to_end(key)
+    while len(entries) > most:
+        entries.popitem(last=False)
 
 
 @lru_cache(maxsize=4096)
@@ -300,16 +297,11 @@ def network(address: str) -> str:
 
     Empty for anything else, such as a Unix socket, where all clients have the same address.
     """
-    host = address.partition("%")[0]
     try:
-        host_address = ipaddress.ip_address(host)
+        ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return ""
-    if isinstance(host_address, ipaddress.IPv4Address):
-        return str(host_address)
-    if host_address.ipv4_mapped is not None:
-        return str(host_address.ipv4_mapped)
-    return str(ipaddress.IPv6Network((host_address, _IPV6_NETWORK), strict=False))
+    return network_of(address)
 
 
 @lru_cache(maxsize=4096)
@@ -319,6 +311,4 @@ def network_key(address: str) -> str:
     Anything that is not an address counts as a separate network.
     """
     where = network(address)
-    if "." in where:
-        return where.rpartition(".")[0]
-    return str(ipaddress.ip_network(where).supernet(new_prefix=_IPV6_SITE)) if where else address
+    return where.rpartition(".")[0] if "." in where else networks_of(address)[-1]

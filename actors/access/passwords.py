@@ -38,6 +38,7 @@ from actors.access.scram import (
 from actors.access.verdict_cache import VerdictCache
 from actors.access.workers import Workers
 from eventstore.display import NAME_LIMIT, escaped
+from eventstore.edited_files import read_text
 from protocol.errors import FoldmqError
 
 VERIFIER_THREADS: Final = max(1, min(2, (os.cpu_count() or 1) - 1))
@@ -184,9 +185,9 @@ class PasswordFile:
         if username is None or password is None:
             return _NO_USER if username is None else _NO_PASSWORD
         key = self._verdicts.key(username, password)
-        known = self._verdicts.get(key)
-        if known is not None:
-            return known
+        cached = self._verdicts.get(key)
+        if cached is not None:
+            return cached
         stored = self._users.get(username, self._dummy_hash)
         matches = await self._single_flight.do(
             key, lambda: self._matches(key, credentials, stored, password)
@@ -282,19 +283,7 @@ def _proof(stored: str) -> int:
 
 def read(path: Path) -> str:
     """Return the text of a password file; raises PasswordFileError if it cannot be read."""
-    try:
-        return decoded(path, path.read_bytes())
-    except OSError as error:
-        raise PasswordFileError(f"{path}: cannot read password file: {error.strerror}") from None
-
-
-def decoded(path: Path, data: bytes) -> str:
-    """Decode a password file; raises PasswordFileError if it is not UTF-8."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise PasswordFileError(f"{path}:{line}: not UTF-8 text") from None
+    return read_text(path, "password file", PasswordFileError)
 
 
 def parse_users(
@@ -340,9 +329,9 @@ def split_entry(entry: str) -> tuple[str, str, str]:
     A name may contain colons: the hash begins at the last ``:$``. Without a valid hash there, the
     name ends at the first colon, so that errors do not quote what may be a password.
     """
-    user, mark, rest = entry.rpartition(":$")
-    if mark and is_password_hash(hash_part("$" + rest)):
-        return user, ":", "$" + rest
+    user, mark, hash_text = entry.rpartition(":$")
+    if mark and is_password_hash(hash_part("$" + hash_text)):
+        return user, ":", "$" + hash_text
     return entry.partition(":")
 
 

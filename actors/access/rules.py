@@ -319,11 +319,6 @@ def _names_user(text: str) -> bool:
 class Permissions:
     """Rules, and the groups of users. Without any rule everything is allowed."""
 
-    __slots__ = (
-        "_accesses", "_for_any_user", "_groups", "_like", "_memory", "_open", "_own", "_sections",
-        "digest", "path", "rules",
-    )  # fmt: skip
-
     def __init__(
         self,
         rules: Iterable[Rule] = (),
@@ -460,12 +455,12 @@ class RuleSet:
         """Add a rule; raises FilterError."""
         levels = parse_filter(rule.filter)
         self.names.update(who for who in NameWildcard if uses(levels, who))
-        wanted: tuple[tuple[Action, bool], ...] = (
+        actions: tuple[tuple[Action, bool], ...] = (
             ("publish", rule.publish),
             ("subscribe", rule.subscribe),
             ("history", rule.history),
         )
-        for action, meant in wanted:
+        for action, meant in actions:
             if meant:
                 key = rule.allow, action
                 if key not in self.filters:
@@ -494,8 +489,6 @@ class RuleSet:
 
 class RuleIndex:
     """Rules, grouped into sections with the same selectors."""
-
-    __slots__ = ("_found_by", "_others")
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Index the rules; raises FilterError for an invalid filter."""
@@ -565,12 +558,12 @@ def matches_pattern(pattern: str, name: str) -> bool:
     first, *others = pattern.split(_ANY)
     if not others:
         return name == pattern
-    last = others.pop()
-    if len(name) < len(first) + len(last):
+    suffix = others.pop()
+    if len(name) < len(first) + len(suffix):
         return False
-    if not (name.startswith(first) and name.endswith(last)):
+    if not (name.startswith(first) and name.endswith(suffix)):
         return False
-    at, end = len(first), len(name) - len(last)
+    at, end = len(first), len(name) - len(suffix)
     for part in others:
         place = name.find(part, at, end)
         if place < 0:

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from actors.access.filter_index import FilterError, parse_filter
 from actors.access.rules import Permissions, Rule
 from eventstore.display import escaped
+from eventstore.edited_files import read_text
 from protocol.errors import FoldmqError
 
 _KINDS: Final = ("allow", "deny")
@@ -58,14 +59,7 @@ def load(path: Path) -> Permissions:
 
     Raises PermissionFileError with file and location if it cannot be read or is invalid.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except OSError as error:
-        raise PermissionFileError(f"{path}: cannot read permissions: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise PermissionFileError(f"{path}:{line}: not UTF-8 text") from None
-    return parse_rules(path, text)
+    return parse_rules(path, read_text(path, "permissions", PermissionFileError))
 
 
 def parse_rules(path: Path, text: str) -> Permissions:
@@ -74,12 +68,12 @@ def parse_rules(path: Path, text: str) -> Permissions:
     Raises PermissionFileError with the first error of each table.
     """
     content = _toml(path, text)
-    known = ("groups", *_KINDS)
+    keys = ("groups", *_KINDS)
     problems = [
-        f"{path}: unknown key {_quoted(key)}{_nearest(key, known)}: there are [groups], "
+        f"{path}: unknown key {_quoted(key)}{_nearest(key, keys)}: there are [groups], "
         "[[allow]] and [[deny]]"
         for key in content
-        if key not in known
+        if key not in keys
     ]
     groups: dict[str, list[str]] = {}
     rules: list[Rule] = []
@@ -145,12 +139,12 @@ def _tables(
 
 
 def _rules(place: _TablePosition, table: dict[str, object]) -> Iterator[Rule]:
-    known = (*_ACTIONS, *_SELECTORS, "anonymous")
+    keys = (*_ACTIONS, *_SELECTORS, "anonymous")
     for key in table:
-        if key not in known:
+        if key not in keys:
             raise PermissionFileError(
-                f"{place}: unknown key {_quoted(key)}{_nearest(key, known)}: there are "
-                + ", ".join(known)
+                f"{place}: unknown key {_quoted(key)}{_nearest(key, keys)}: there are "
+                + ", ".join(keys)
             )
     who = {
         key: frozenset(_names(f"{place}: {key}", table[key], key.removesuffix("s"), least=1))
@@ -193,8 +187,8 @@ def _names(where: str, value: object, what: str, *, least: int) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise PermissionFileError(f"{where} must be a list, with each {what} in quotes")
     if len(value) < least:
-        rest = "" if what == "topic filter" else ", or be left out"
-        raise PermissionFileError(f"{where} must have at least one {what}{rest}")
+        alternative = "" if what == "topic filter" else ", or be left out"
+        raise PermissionFileError(f"{where} must have at least one {what}{alternative}")
     if "" in value:
         raise PermissionFileError(f"{where}: a {what} is empty")
     return value
@@ -204,7 +198,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped(text)}"'
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    for close in difflib.get_close_matches(name[:40], known, n=1):
+def _nearest(name: str, keys: Iterable[str]) -> str:
+    for close in difflib.get_close_matches(name[:40], keys, n=1):
         return f' (did you mean "{close}"?)'
     return ""

@@ -204,7 +204,7 @@ def log_failure(actor: LoopActor, error: Exception, message: Any) -> None:
 
 def refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
     """Fail the requests to a stopped actor; return the messages that expect no answer."""
-    left: list[Any] = []
+    unanswered: list[Any] = []
     for message in messages:
         if isinstance(message, Ask):
             if isinstance(message.message, _ActorStop):
@@ -213,5 +213,5 @@ def refuse_asks(actor: LoopActor, messages: list[Any]) -> list[Any]:
                 dead = pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
                 message.reply_to.set_exception((type(dead), dead, None))
         elif not isinstance(message, _ActorStop):
-            left.append(message)
-    return left
+            unanswered.append(message)
+    return unanswered

@@ -31,15 +31,33 @@ _LOOK_EVERY = 4
 """Messages of one mailbox handled between two readings of the clock."""
 
 
-class ActorRegistry:
-    """Actors by their number: adding, finding and removing take constant time."""
+class ActorRunner:
+    """Runs and stops actors; ``clock`` gives the seconds in which their work is measured.
 
-    def __init__(self) -> None:
+    Adding, finding and removing an actor take constant time.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._blocks: dict[int, dict[int, LoopActor]] = {}
         """The actors by number, in blocks: iteration copies one block at a time."""
         self._count = 0
         self.population: Counter[type[LoopActor]] = Counter()
         """The number of actors of each class."""
+        self.clock = clock
+        self._began = 0.0
+        """When the current run began, in seconds of the clock."""
+        self._read = 0.0
+        """The last reading of the clock in this turn."""
+        self.turn_slice = TURN_SLICE
+        """Seconds after which a turn is split."""
+        self.observer: ActorObserver | None = None
+        """The observer of the running actor; None unless it is traced."""
+        self.handled = 0
+        self.high_water = 0
+        """The highest number of messages in any mailbox."""
+        self.epoch = 0
+        """Number of the period that :attr:`LoopActor.recent` covers; see :meth:`begin_epoch`."""
+        self.epoch_began = clock()
 
     def __len__(self) -> int:
         """Return the number of actors."""
@@ -73,32 +91,10 @@ class ActorRegistry:
     def get(self, urn: str) -> LoopActor | None:
         """Return the actor with this name."""
         serial = urn.rpartition(":")[2]
-        known = serial.isdecimal() and len(serial) <= _SERIAL_DIGITS
-        number = int(serial) if known else 0
+        is_serial = serial.isdecimal() and len(serial) <= _SERIAL_DIGITS
+        number = int(serial) if is_serial else 0
         actor = self._blocks.get(number >> _BLOCK_BITS, {}).get(number)
         return actor if actor is not None and actor.actor_urn == urn else None
-
-
-class ActorRunner(ActorRegistry):
-    """Runs and stops actors; ``clock`` gives the seconds in which their work is measured."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self.clock = clock
-        self._began = 0.0
-        """When the current run began, in seconds of the clock."""
-        self._read = 0.0
-        """The last reading of the clock in this turn."""
-        self.turn_slice = TURN_SLICE
-        """Seconds after which a turn is split."""
-        self.observer: ActorObserver | None = None
-        """The observer of the running actor; None unless it is traced."""
-        self.handled = 0
-        self.high_water = 0
-        """The highest number of messages in any mailbox."""
-        self.epoch = 0
-        """Number of the period that :attr:`LoopActor.recent` covers; see :meth:`begin_epoch`."""
-        self.epoch_began = clock()
 
     def begin_epoch(self) -> None:
         """Start a new period for the recent figures of actors."""
@@ -181,13 +177,13 @@ class ActorRunner(ActorRegistry):
                 actor.high_water = depth
                 if depth > self.high_water:
                     self.high_water = depth
-        rest = waiting[handled:] if handled < len(waiting) else None
+        unhandled = waiting[handled:] if handled < len(waiting) else None
         if actor.stopped:
             actor._waiting = None
-            if rest:
-                self._dead_letters(actor, rest)
+            if unhandled:
+                self._dead_letters(actor, unhandled)
         else:
-            actor._waiting = rest
+            actor._waiting = unhandled
 
     def _run_observed(self, actor: LoopActor, observer: ActorObserver) -> None:
         """Run an actor that has an observer."""
@@ -226,12 +222,12 @@ class ActorRunner(ActorRegistry):
 
     def _dead_letters(self, actor: LoopActor, messages: list[Any]) -> None:
         """Pass unhandled messages to the actor that stopped."""
-        left = refuse_asks(actor, messages)
-        if left:
+        unhandled = refuse_asks(actor, messages)
+        if unhandled:
             try:
-                actor.on_dead_letters(left)
+                actor.on_dead_letters(unhandled)
             except Exception as error:
-                self._fail(actor, error, left[0], left[1:])
+                self._fail(actor, error, unhandled[0], unhandled[1:])
 
     def _fail(self, actor: LoopActor, error: Exception, message: Any, unseen: list[Any]) -> None:
         log_failure(actor, error, message)

@@ -41,8 +41,6 @@ _ELAPSED: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class SystemClock:
     """The time of the machine."""
 
-    __slots__ = ()
-
     def elapsed_ms(self) -> int:
         """Return milliseconds since the machine started."""
         return time.clock_gettime_ns(_ELAPSED) // 1_000_000
@@ -73,8 +71,6 @@ class LogClock:
     it. :meth:`time_ms` is the time shown to people, and follows the machine's: it is the steady
     time plus all jumps in the log.
     """
-
-    __slots__ = ("_machine", "_offset_ms", "jumped_ms", "monotonic", "processor", "stopwatch")
 
     def __init__(self, machine: Clock) -> None:
         self._machine = machine
@@ -163,8 +159,6 @@ class Timers:
     32,768 are cancelled. If many timers are due, each call runs some of them, in order.
     """
 
-    __slots__ = ("_arm", "_calls", "_heap", "_monotonic", "_serial", "cancelled", "lateness")
-
     def __init__(self, monotonic: Callable[[], float], arm: Callable[[float], object]) -> None:
         self._monotonic = monotonic
         self._arm = arm
@@ -211,9 +205,9 @@ class Timers:
         heap = self._heap
         self.lateness = now - heap[0][0] if heap else 0.0
         due: list[Timer] = []
-        left = _REMOVED_AT_ONCE
-        while heap and heap[0][0] <= now and left and len(due) < _AT_ONCE:
-            left -= 1
+        room = _REMOVED_AT_ONCE
+        while heap and heap[0][0] <= now and room and len(due) < _AT_ONCE:
+            room -= 1
             timer = heapq.heappop(heap)[2]
             if timer.callback is not None:
                 due.append(timer)

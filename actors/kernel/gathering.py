@@ -31,9 +31,6 @@ _PROBE: Final[int] = 200
 class Gathering:
     """The reads that wait, and the rate of reads."""
 
-    __slots__ = ("_closed", "_last", "_mean", "_probed", "_probing", "_reads", "_size", "began",
-                 "delay")  # fmt: skip
-
     def __init__(self) -> None:
         self.delay = 0.0
         """Maximum seconds for which a read waits; 0: reads do not wait."""

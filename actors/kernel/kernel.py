@@ -40,6 +40,7 @@ import pykka
 from actors.kernel.actor import DeferredRead, LoopActor
 from actors.kernel.actor_runner import ActorRunner
 from actors.kernel.gathering import Gathering
+from actors.kernel.low_priority import SLICE, LowPriorityQueue
 from actors.kernel.references import LoopRef
 
 A = TypeVar("A", bound=LoopActor)
@@ -111,7 +112,7 @@ class Kernel(ActorRunner):
         """The rest of a turn that was split."""
         self._split = False
         """Whether the turn continues in the next run."""
-        self._between = False
+        self.between = False
         """Whether the event loop runs between two parts of a turn."""
         self._next: list[LoopActor] = []
         """Actors that were ready in a split turn but may wait for the next one."""
@@ -138,7 +139,8 @@ class Kernel(ActorRunner):
         """Messages that actors rescheduled in this run."""
         self._last_busy = -_AT_WORK
         """When the last turn with work of normal priority began."""
-        self._scheduled = False
+        self.scheduled = False
+        """Whether a turn will run in this iteration of the event loop or the next one."""
         self._yields = False
         """Whether the callbacks of the event loop that are due run before the next turn."""
         self.turn_ended: Callable[[], None] = _nothing
@@ -161,7 +163,7 @@ class Kernel(ActorRunner):
     def busy(self) -> bool:
         """True while a turn is due."""
         waits = self._ready or self._later or self._gathered or self._low_priority
-        return self._scheduled or bool(waits)
+        return self.scheduled or bool(waits)
 
     def spawn(self, actor: A, parent: LoopActor | None = None) -> LoopRef[A]:
         """Start an actor; ``parent`` supervises it."""
@@ -184,7 +186,7 @@ class Kernel(ActorRunner):
         if self.observer is not None:
             self.observer.sends(actor, message)
         waiting = actor._waiting
-        if self._between:
+        if self.between:
             if actor.stopped:
                 raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
             self._came.append((actor, message, None))
@@ -196,8 +198,8 @@ class Kernel(ActorRunner):
             raise pykka.ActorDeadError(f"{actor.actor_urn} has stopped")
         actor._waiting = [message]
         self._ready.append(actor)
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             self._schedule(self.run_turn)
 
     def gather(self, actor: LoopActor, data: bytes) -> None:
@@ -205,7 +207,7 @@ class Kernel(ActorRunner):
 
         It is handled before messages sent from now on, and after messages sent before.
         """
-        if self._between and not actor.stopped:
+        if self.between and not actor.stopped:
             self._came.append((actor, DeferredRead(data), None))
             return
         if actor._waiting is not None and actor not in self._left_of:
@@ -214,15 +216,10 @@ class Kernel(ActorRunner):
         self._gathered.append((actor, data))
         self.wake()
 
-    @property
-    def scheduled(self) -> bool:
-        """True while a turn will run in this iteration of the event loop or the next one."""
-        return self._scheduled
-
     def gather_waiting(self, actor: LoopActor, data: bytes, seconds: float) -> None:
         """Handle a read of an actor in the next turn, which begins after some seconds at most."""
         free = actor._waiting is None or actor in self._left_of
-        if self._between or not free or self._delay is None or len(self._gathered) >= _WAITING:
+        if self.between or not free or self._delay is None or len(self._gathered) >= _WAITING:
             self.gather(actor, data)
             return
         self._gathered.append((actor, data))
@@ -230,7 +227,7 @@ class Kernel(ActorRunner):
 
     def tell_waiting(self, actor: LoopActor, message: Any, seconds: float) -> None:
         """Like :meth:`tell`, but the next turn begins after some seconds at most, not at once."""
-        busy = self._between or actor._waiting is not None or actor.stopped
+        busy = self.between or actor._waiting is not None or actor.stopped
         if busy or seconds <= 0 or self._delay is None:
             self.tell(actor, message)
             return
@@ -239,7 +236,7 @@ class Kernel(ActorRunner):
         self._begin_within(seconds)
 
     def _begin_within(self, seconds: float) -> None:
-        if not self._scheduled and self._delay is not None:
+        if not self.scheduled and self._delay is not None:
             due = self.clock() + seconds
             if due < self._due:
                 self._end_timer()
@@ -254,11 +251,11 @@ class Kernel(ActorRunner):
     def _end_wait(self) -> None:
         """Handle what waits, if it is due."""
         self._timer = None
-        left = self._due - self.clock()
-        if left < _TIMER_STEP:
+        remaining = self._due - self.clock()
+        if remaining < _TIMER_STEP:
             self.wake()
         elif self._delay is not None:
-            self._timer = self._delay(left, self._end_wait)
+            self._timer = self._delay(remaining, self._end_wait)
 
     def is_waiting(self, actor: LoopActor) -> bool:
         """Return whether a read of an actor waits for the next turn."""
@@ -284,25 +281,25 @@ class Kernel(ActorRunner):
         """
         reads, self._gathered = self._gathered, []
         waited, self._left = self._left, 0
-        taken = self.handle_gathered(reads)
+        handled = self.handle_gathered(reads)
         now = self.clock()
-        share = (now - self._read) / taken if taken else 0.0
-        for actor, _ in reads[:taken]:
+        share = (now - self._read) / handled if handled else 0.0
+        for actor, _ in reads[:handled]:
             if actor.epoch != self.epoch:
                 actor.epoch = self.epoch
                 actor.marked_busy, actor.marked_handled = actor.busy, actor.handled
             actor.busy += share
             actor.last_run = now
         self._read = now
-        for actor, _ in reads[: min(taken, waited)]:
+        for actor, _ in reads[: min(handled, waited)]:
             actor.on_read_resumed()
-        left = reads[taken:]
-        for actor, _ in reads[max(taken, waited) :]:
+        unhandled = reads[handled:]
+        for actor, _ in reads[max(handled, waited) :]:
             actor.on_read_deferred()
-        self._gathered = left + self._gathered if left else self._gathered
-        self._left = len(left)
-        if left or waited:
-            self._left_of = {actor for actor, _ in left + self._left_input}
+        self._gathered = unhandled + self._gathered if unhandled else self._gathered
+        self._left = len(unhandled)
+        if unhandled or waited:
+            self._left_of = {actor for actor, _ in unhandled + self._left_input}
 
     def tell_low_priority(self, actor: LoopActor, message: Any, *, first: bool = False) -> None:
         """Like :meth:`tell`, but the actor runs only when no other actor has work.
@@ -310,7 +307,7 @@ class Kernel(ActorRunner):
         With ``first`` it runs before actors told without it. An actor that is already ready or
         queued keeps its place. For messages of an actor to itself see :meth:`reschedule`.
         """
-        if self._between and not actor.stopped:
+        if self.between and not actor.stopped:
             self._came.append((actor, message, first))
             return
         if actor._waiting is not None or actor.stopped:
@@ -327,13 +324,13 @@ class Kernel(ActorRunner):
 
     def later(self, actor: LoopActor, message: Any) -> None:
         """Send an actor a message in a separate turn, after the actors that are ready."""
-        (self._came_later if self._between else self._later).append((actor, message))
+        (self._came_later if self.between else self._later).append((actor, message))
         self.wake()
 
     def wake(self) -> None:
         """Schedule a turn, even if only ``turn_ended`` has something to do."""
-        if not self._scheduled:
-            self._scheduled = True
+        if not self.scheduled:
+            self.scheduled = True
             self._schedule(self.run_turn)
 
     def yield_once(self) -> None:
@@ -361,7 +358,7 @@ class Kernel(ActorRunner):
             return
         self._began = self._read = self.clock()
         self._began_work = self._processor()
-        self._between = False
+        self.between = False
         if self._split:
             self._continue()
         elif self._ready or self._gathered:
@@ -395,7 +392,7 @@ class Kernel(ActorRunner):
     def _end_run(self) -> None:
         """End the turn; begin the next one with the messages that arrived while it was split."""
         self._parts_had = self._low_priority_ran = False
-        self._scheduled = False
+        self.scheduled = False
         self.turns += 1
         self.turn_ended()
         if self._next:
@@ -412,8 +409,8 @@ class Kernel(ActorRunner):
         self._note_length()
         self.splits += 1
         self.turn_split()
-        self._between = True
-        self._scheduled = True
+        self.between = True
+        self.scheduled = True
         self._schedule(self.run_turn)
 
     def _note_length(self) -> None:
@@ -427,11 +424,6 @@ class Kernel(ActorRunner):
         self._ready, self._rest = self._rest + self._ready, []
         self._split = False
         self._run_ready()
-
-    @property
-    def between(self) -> bool:
-        """True while the event loop runs between two parts of a turn."""
-        return self._between
 
     def _hand_over(self) -> None:
         """Deliver the messages that arrived while a turn was split: the next turn begins."""
@@ -460,8 +452,8 @@ class Kernel(ActorRunner):
 
         Reads that this turn has left are not part of them.
         """
-        left = self._left
-        self._left_input, came = self._gathered[:left], self._gathered[left:]
+        left_count = self._left
+        self._left_input, came = self._gathered[:left_count], self._gathered[left_count:]
         self._gathered, self._left = [], 0
         self._last_busy = self._read
         self.turn_ended()
@@ -470,9 +462,11 @@ class Kernel(ActorRunner):
         else:
             self._run_together()
         if self._left_input or came:
-            left = self._left
+            left_count = self._left
             self._left += len(self._left_input)
-            self._gathered = self._left_input + self._gathered[:left] + came + self._gathered[left:]
+            self._gathered = (
+                self._left_input + self._gathered[:left_count] + came + self._gathered[left_count:]
+            )
             self._left_input = []
 
     def _run_one_by_one(self) -> None:
@@ -567,17 +561,19 @@ class Kernel(ActorRunner):
                 if self._read >= until:
                     # The turn continues here: the order does not change.
                     first = [actor] if actor._waiting else []
-                    rest = first + ready[at:] + self._ready
+                    unfinished = first + ready[at:] + self._ready
                     # Actors that begin turns can wait for the next one, unless one of their later
                     # reads is left, which the next turn handles first.
                     later = [
                         waiting
-                        for waiting in rest
+                        for waiting in unfinished
                         if waiting.begins_turns and waiting not in self._left_of
                     ]
                     self._next += later
                     self._rest = (
-                        [waiting for waiting in rest if waiting not in later] if later else rest
+                        [waiting for waiting in unfinished if waiting not in later]
+                        if later
+                        else unfinished
                     )
                     self._ready = []
                     self._split = bool(self._rest)
@@ -598,54 +594,3 @@ def _nothing() -> None:
 def _always() -> bool:
     """Return True."""
     return True
-
-
-SLICE = 0.0005
-"""Seconds of a turn after which no further low-priority actor runs while there is other work."""
-_LONGEST_SLICE = 0.004
-"""Maximum length in seconds of a slice that begins late, and length of a slice without other work:
-the events of a longer turn share a record."""
-_BREAK, _LONGEST_BREAK = 1.0, 0.05
-"""Length of the break after a slice, relative to the slice; its maximum in seconds."""
-
-
-class LowPriorityQueue:
-    """Low-priority actors, and the breaks between their time slices."""
-
-    __slots__ = ("_cooldown_due", "_first", "cooling_down", "others")
-
-    def __init__(self) -> None:
-        self.others: deque[LoopActor] = deque()
-        self._first: deque[LoopActor] = deque()
-        """Actors that run before the others."""
-        self.cooling_down = False
-        """Whether there is a break."""
-        self._cooldown_due = 0.0
-        """When the break should have ended; 0 once that was taken into account."""
-
-    def __bool__(self) -> bool:
-        """Return whether actors are queued."""
-        return bool(self.others) or bool(self._first)
-
-    def add(self, actor: LoopActor, *, first: bool) -> None:
-        """Add an actor; ``first``: before those added without it."""
-        (self._first if first else self.others).append(actor)
-
-    def pop(self) -> LoopActor:
-        """Remove and return the next actor."""
-        return (self._first or self.others).popleft()
-
-    def begin_slice(self, now: float, *, alone: bool) -> float:
-        """Return the seconds of a slice that begins now; ``alone``: there is no other work."""
-        # On a busy host breaks last longer than planned: a longer slice keeps the share.
-        late = max(0.0, now - self._cooldown_due) if self._cooldown_due else 0.0
-        self._cooldown_due = 0.0
-        if alone:
-            return _LONGEST_SLICE
-        return min(SLICE + late, _LONGEST_SLICE)
-
-    def begin_cooldown(self, took: float, now: float) -> float:
-        """Begin a break after a slice that took some seconds; return how long it is."""
-        pause = min(_BREAK * took, _LONGEST_BREAK)
-        self.cooling_down, self._cooldown_due = True, now + pause
-        return pause

@@ -21,12 +21,8 @@ class LoopFuture(pykka.Future[Any]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    @property
-    def future(self) -> asyncio.Future[Any]:
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         """The asyncio future of the answer."""
-        return self._future
 
     def get(self, *, timeout: float | None = None) -> Any:
         """Return the answer if it is available.
@@ -34,24 +30,24 @@ class LoopFuture(pykka.Future[Any]):
         Raises the exception that the actor raised, or pykka.Timeout if there is no answer yet: code
         on an event loop must not block. Use ``await`` to wait.
         """
-        if not self._future.done():
+        if not self.future.done():
             raise pykka.Timeout("not answered yet; await the future instead")
-        return self._future.result()
+        return self.future.result()
 
     def set(self, value: Any = None) -> None:
         """Set the answer."""
-        if not self._future.done():
-            self._future.set_result(value)
+        if not self.future.done():
+            self.future.set_result(value)
 
     def set_exception(self, exc_info: Any = None) -> None:
         """Set an exception as the answer: that of ``exc_info``, or the current one."""
         exception = (exc_info or sys.exc_info())[1]
-        if exception is not None and not self._future.done():
-            self._future.set_exception(exception)
+        if exception is not None and not self.future.done():
+            self.future.set_exception(exception)
 
     def __await__(self) -> Any:
         """Wait for the answer."""
-        return self._future.__await__()
+        return self.future.__await__()
 
 
 @dataclass(slots=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Hashable, Mapping
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 import structlog
 
 from actors.limits.address_networks import network_of
-from actors.limits.connection_quota import ConnectionQuotas
-from actors.limits.limit_options import LimitOptions, Quota
+from actors.limits.limit_options import NO_QUOTA, LimitOptions, Quota
 from actors.limits.publish_rates import PublishRates, RateLimiter
 from actors.limits.rejection_log import RejectionLog
 from actors.limits.slow_readers import Reader, SlowReader, SlowReaders
@@ -30,32 +30,20 @@ reasons operators need."""
 class ClientLimits(Generic[ReaderT]):
     """The limits on clients; ``listeners`` holds the quota of each listener by name.
 
-    A connection starts with :meth:`arrive` and ends with :meth:`leave`. In between it is
-    :attr:`unauthenticated`, is identified (:meth:`identify`), and gets its :meth:`rate_limiter`.
+    A connection starts with :meth:`arrive` and ends with :meth:`leave`. In between a PROXY header
+    may name its address (:meth:`locate`), it is :attr:`unauthenticated`, is identified
+    (:meth:`identify`), and gets its :meth:`rate_limiter`.
     Times are monotonic seconds. Rejections are counted in :attr:`refused`.
     """
-
-    __slots__ = (
-        "_admission",
-        "_faulty",
-        "_flapping",
-        "_listeners",
-        "_options",
-        "_rates",
-        "broken",
-        "late",
-        "overload",
-        "reauthentications",
-        "refused",
-        "rejected",
-        "slow",
-        "unauthenticated",
-    )  # fmt: skip
 
     def __init__(self, options: LimitOptions, listeners: Mapping[str, Quota]) -> None:
         self._options = options
         self._listeners = dict(listeners)
-        self._admission = ConnectionQuotas(listeners, options.address, options.user, options.burst)
+        self._addresses = KeyedQuota("address", options.address, options.burst)
+        self._users = KeyedQuota("user", options.user, options.burst)
+        self._quotas = {
+            name: KeyedQuota("listener", quota, options.burst) for name, quota in listeners.items()
+        }
         self._flapping = Flapping(*_flapping_of(options))
         self._faulty = Flapping(*_faults_of(options))
         self._rates = PublishRates(self._listeners, *_rates_of(options))
@@ -80,13 +68,16 @@ class ClientLimits(Generic[ReaderT]):
         Parties that are blocked or in debt remain so unless their limits changed.
         """
         before, self._options = self._options, options
-        known, self._listeners = self._listeners, dict(listeners)
-        self._admission.change(listeners, options.address, options.user, options.burst)
+        previous_listeners, self._listeners = self._listeners, dict(listeners)
+        self._addresses.change(options.address, options.burst)
+        self._users.change(options.user, options.burst)
+        for name, quota in listeners.items():
+            self._quota_of(name).change(quota, options.burst)
         if _flapping_of(before) != _flapping_of(options):
             self._flapping = Flapping(*_flapping_of(options))
         if _faults_of(before) != _faults_of(options):
             self._faulty = Flapping(*_faults_of(options))
-        if (known, _rates_of(before)) != (self._listeners, _rates_of(options)):
+        if (previous_listeners, _rates_of(before)) != (self._listeners, _rates_of(options)):
             self._rates = PublishRates(self._listeners, *_rates_of(options))
         self.overload.change(options.overload_lag, options.overload_commit, options.overload_after)
         self.slow.max_wait = options.slow_reader_time
@@ -104,14 +95,14 @@ class ClientLimits(Generic[ReaderT]):
         """
         reason = "overload" if self.overload.reason is not None else None
         reason = reason or self._rejection_reason(address, now)
-        reason = reason or self._admission.refusal(listener, address, now)
+        reason = reason or self._refusal(now, listener, address)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason is not None
 
     def is_full(self, listener: str, address: str, now: float) -> bool:
         """Return whether a new connection would be refused because there are too many."""
-        reason = self._admission.refusal(listener, address, now)
+        reason = self._refusal(now, listener, address)
         return reason is not None and reason.endswith("_connections")
 
     def _rejection_reason(self, address: str, now: float) -> str | None:
@@ -136,7 +127,7 @@ class ClientLimits(Generic[ReaderT]):
 
     def arrive(self, listener: str, address: str, now: float) -> str | None:
         """Count a new connection; return why it is refused, or None."""
-        reason = self._admission.arrive(listener, address, now)
+        reason = self._enter(now, listener, address)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason
@@ -147,25 +138,63 @@ class ClientLimits(Generic[ReaderT]):
         Returns why it is refused, or None. If it is refused, :meth:`leave` must get no address, as
         :meth:`arrive` did.
         """
-        reason = self._rejection_reason(address, now) or self._admission.locate(address, now)
+        reason = self._rejection_reason(address, now) or self._enter(now, None, address)
         if reason is not None:
             self.refused.add(reason, now, listener=listener, address=address)
         return reason
 
     def identify(self, user: str | None, address: str, now: float) -> str | None:
         """Count a connection for its user; return why it is refused, or None."""
-        reason = self._admission.identify(user, now)
+        reason = self._enter(now, user=user)
         if reason is not None:
             self.refused.add(reason, now, user=user, address=address)
         return reason
 
     def leave(self, listener: str, address: str, user: str | None) -> None:
         """Stop counting a connection, with the arguments that it was counted for."""
-        self._admission.leave(listener, address, user)
+        for quota, party in self._parties(listener, address, user):
+            quota.leave(party)
 
     def connections(self, listener: str) -> int:
         """Return how many connections a listener has."""
-        return self._admission.at_listener(listener)
+        return self._quota_of(listener).connections
+
+    def _refusal(
+        self, now: float, listener: str | None = None, address: str = "", user: str | None = None
+    ) -> str | None:
+        """Return why a connection may not be opened now, or None; it is not counted."""
+        for quota, party in self._parties(listener, address, user):
+            reason = quota.refusal(party, now)
+            if reason is not None:
+                return reason
+        return None
+
+    def _enter(
+        self, now: float, listener: str | None = None, address: str = "", user: str | None = None
+    ) -> str | None:
+        """Count a connection; return why it is refused, and then not counted, or None."""
+        reason = self._refusal(now, listener, address, user)
+        if reason is None:
+            for quota, party in self._parties(listener, address, user):
+                quota.enter(party, now)
+        return reason
+
+    def _parties(
+        self, listener: str | None, address: str, user: str | None
+    ) -> Iterator[tuple[KeyedQuota, str]]:
+        if listener is not None:
+            yield self._quota_of(listener), listener
+        network = network_of(address)
+        if network:
+            yield self._addresses, network
+        if user is not None:
+            yield self._users, user
+
+    def _quota_of(self, listener: str) -> KeyedQuota:
+        quota = self._quotas.get(listener)
+        if quota is None:
+            quota = self._quotas[listener] = KeyedQuota("listener", NO_QUOTA, 1.0)
+        return quota
 
     def flaps(self, key: Hashable, now: float, client: str, address: str) -> float:
         """Count an accepted CONNECT; return for how many seconds it is refused, usually 0."""
@@ -202,7 +231,8 @@ class ClientLimits(Generic[ReaderT]):
 
     def sweep(self, connections: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
         """Remove expired entries; return clients to close. To be called once a second."""
-        self._admission.sweep(now)
+        for quota in (self._addresses, self._users, *self._quotas.values()):
+            quota.sweep(now)
         self._flapping.sweep(now)
         self._faulty.sweep(now)
         self._rates.sweep(now)
@@ -223,6 +253,65 @@ def _rates_of(options: LimitOptions) -> tuple[Quota, Quota, Quota, float, float]
     )  # fmt: skip
 
 
+class KeyedQuota:
+    """The connections of all parties of one kind, each with the same quota.
+
+    ``kind`` is the prefix of the reasons for a refusal: "address_connections", "address_rate".
+    """
+
+    def __init__(self, kind: str, quota: Quota, burst: float) -> None:
+        self._kind = kind
+        self._quota = quota
+        self._burst = burst
+        self._count: Counter[str] = Counter()
+        self._rates = _connection_rates(quota, burst)
+
+    def change(self, quota: Quota, burst: float) -> None:
+        """Apply another quota; existing connections stay, and changed rates restart."""
+        if (quota.connection_rate, burst) != (self._quota.connection_rate, self._burst):
+            self._rates = _connection_rates(quota, burst)
+        self._quota = quota
+        self._burst = burst
+
+    def refusal(self, party: str, now: float) -> str | None:
+        """Return why a party may not open a connection now, or None."""
+        most = self._quota.connections
+        if most and self._count[party] >= most:
+            return f"{self._kind}_connections"
+        if self._rates is not None and not self._rates.allows(party, now):
+            return f"{self._kind}_rate"
+        return None
+
+    def enter(self, party: str, now: float) -> None:
+        """Count a new connection."""
+        self._count[party] += 1
+        if self._rates is not None:
+            self._rates.take(party, 1, now)
+
+    def leave(self, party: str) -> None:
+        """Stop counting a connection."""
+        if self._count[party] > 1:
+            self._count[party] -= 1
+        else:
+            del self._count[party]
+
+    @property
+    def connections(self) -> int:
+        """The number of connections of all parties."""
+        return self._count.total()
+
+    def sweep(self, now: float) -> None:
+        """Remove expired entries; to be called once a second."""
+        if self._rates is not None:
+            self._rates.forget_full(now)
+
+
+def _connection_rates(quota: Quota, burst: float) -> Buckets | None:
+    rate = quota.connection_rate
+    # A burst below one would reject every connection.
+    return Buckets(rate, max(1.0, rate * burst)) if rate else None
+
+
 class Flapping:
     """Counts connects by key, such as user and client identifier.
 
@@ -230,8 +319,6 @@ class Flapping:
     ``backoff`` seconds. Connects during that time do not extend it, so a client that keeps trying
     is accepted afterwards. At most ``most`` keys are remembered.
     """
-
-    __slots__ = ("_backoff", "_most", "_refused_until", "_seen")
 
     def __init__(self, connects: int, window: float, backoff: float, most: int = 10_000) -> None:
         self._seen = Buckets(connects / window, float(connects), most) if connects else None
@@ -287,24 +374,18 @@ _KEPT = 7 / 8
 class Unauthenticated(Generic[ConnectionT]):
     """The connections whose CONNECT is not accepted, and their memory."""
 
-    __slots__ = ("_addresses", "_bytes", "_count", "max_bytes", "max_connections")
-
     def __init__(self, max_connections: int, max_bytes: int) -> None:
         self.max_connections = max_connections
         """Maximum number, 0: unlimited, as ``max_bytes``; both may be changed."""
         self.max_bytes = max_bytes
         self._addresses: dict[str, _Address[ConnectionT]] = {}
-        self._bytes = 0
+        self.bytes = 0
+        """Approximate memory that they take."""
         self._count = 0
 
     def __len__(self) -> int:
         """Return the number of unauthenticated connections."""
         return self._count
-
-    @property
-    def bytes(self) -> int:
-        """Approximate memory that they take."""
-        return self._bytes
 
     def join(self, connection: ConnectionT, address: str) -> list[ConnectionT]:
         """Add a new connection; return the connections that must be closed because of it.
@@ -317,7 +398,7 @@ class Unauthenticated(Generic[ConnectionT]):
             at = self._addresses[name] = _Address()
         at.held[connection] = _OWN_COST
         at.bytes += _OWN_COST
-        self._bytes += _OWN_COST
+        self.bytes += _OWN_COST
         self._count += 1
         return self._make_room()
 
@@ -333,7 +414,7 @@ class Unauthenticated(Generic[ConnectionT]):
         more = _OWN_COST + size - before
         at.held[connection] = before + more
         at.bytes += more
-        self._bytes += more
+        self.bytes += more
         return self._make_room() if more > 0 else []
 
     def leave(self, connection: ConnectionT, address: str) -> None:
@@ -348,23 +429,23 @@ class Unauthenticated(Generic[ConnectionT]):
         if cost is None:
             return
         at.bytes -= cost
-        self._bytes -= cost
+        self.bytes -= cost
         self._count -= 1
         if not at.held:
             del self._addresses[name]
 
     def _make_room(self) -> list[ConnectionT]:
         over = (self.max_connections and self._count > self.max_connections) or (
-            self.max_bytes and self._bytes > self.max_bytes
+            self.max_bytes and self.bytes > self.max_bytes
         )
         if not over:
             return []
         most = int(self.max_connections * _KEPT) if self.max_connections else self._count
-        most_bytes = int(self.max_bytes * _KEPT) if self.max_bytes else self._bytes
+        most_bytes = int(self.max_bytes * _KEPT) if self.max_bytes else self.bytes
         heaviest = [(-at.bytes, name) for name, at in self._addresses.items()]
         heapq.heapify(heaviest)
         closed = []
-        while heaviest and (self._count > most or self._bytes > most_bytes):
+        while heaviest and (self._count > most or self.bytes > most_bytes):
             _, name = heapq.heappop(heaviest)
             at = self._addresses[name]
             oldest = next(iter(at.held))
@@ -396,8 +477,6 @@ class Overload:
     limit fills a bucket, time below half of the limit empties it. Overload begins when the bucket
     is full and ends when it is empty.
     """
-
-    __slots__ = ("_after", "_commit", "_filled", "_lag", "_last", "_since", "reason")
 
     def __init__(self, lag: float, commit: float, after: float) -> None:
         self._lag = lag

@@ -143,8 +143,6 @@ def _longest(shares: Iterable[RateShare], amount: float, now: float) -> float:
 class PublishRates:
     """The shared publish rates; creates the rate limiter of each connection."""
 
-    __slots__ = ("_burst", "_client", "_is_limited", "_max_wait", "_shared")
-
     def __init__(
         self,
         listeners: Mapping[str, Quota],
@@ -157,13 +155,12 @@ class PublishRates:
         self._client = client
         self._burst = burst
         self._max_wait = max_wait
-        self._shared = {
-            "address": _Shared(address, burst),
-            "user": _Shared(user, burst),
-            **{f"listener {name}": _Shared(quota, burst) for name, quota in listeners.items()},
-        }
-        quotas = (client, address, user, *listeners.values())
-        self._is_limited = any(quota.publish_rate or quota.publish_bytes for quota in quotas)
+        quotas = {"address": address, "user": user}
+        quotas |= {f"listener {name}": quota for name, quota in listeners.items()}
+        self._shared = {kind: _pools(quota, burst) for kind, quota in quotas.items()}
+        self._is_limited = any(
+            quota.publish_rate or quota.publish_bytes for quota in (client, *quotas.values())
+        )
 
     def rate_limiter(
         self, listener: str, address: str, user: str | None, now: float
@@ -171,25 +168,21 @@ class PublishRates:
         """Return the rate limiter of a connection; None if its rate is not limited."""
         if not self._is_limited:
             return None
-        client = self._client
-        own = (
-            _bucket(client.publish_rate, self._burst, now),
-            _bucket(client.publish_bytes, self._burst, now),
+        own_messages, own_bytes = (
+            Bucket(rate, _burst_of(rate, self._burst), now) if rate else None
+            for rate in (self._client.publish_rate, self._client.publish_bytes)
         )
         messages: list[RateShare] = []
         sizes: list[RateShare] = []
         place = f"listener {listener}"
         for kind, party in (("address", network_of(address)), ("user", user), (place, listener)):
-            shared = self._shared.get(kind)
-            if shared is None or not party:
-                continue
-            if shared.messages is not None:
-                messages.append(shared.messages.share(party))
-            if shared.bytes is not None:
-                sizes.append(shared.bytes.share(party))
-        if own == (None, None) and not messages and not sizes:
+            for shares, pool in zip((messages, sizes), self._shared.get(kind, ()), strict=False):
+                if pool is not None and party:
+                    shares.append(pool.share(party))
+        if own_messages is None and own_bytes is None and not messages and not sizes:
             return None
-        return RateLimiter(own, (tuple(messages), tuple(sizes)), self._max_wait)
+        shared = tuple(messages), tuple(sizes)
+        return RateLimiter((own_messages, own_bytes), shared, self._max_wait)
 
     def debt(self, address: str, user: str | None, now: float) -> float:
         """Return the debt of an address and a user in seconds."""
@@ -197,32 +190,26 @@ class PublishRates:
         if not self._is_limited:
             return longest
         for kind, party in (("address", network_of(address)), ("user", user)):
-            shared = self._shared[kind]
-            for pool in (shared.messages, shared.bytes):
+            for pool in self._shared[kind]:
                 if pool is not None and party:
                     longest = max(longest, pool.buckets.take(party, 0.0, now))
         return longest
 
     def sweep(self, now: float) -> None:
         """Remove expired entries; to be called once a second."""
-        for shared in self._shared.values():
-            for pool in (shared.messages, shared.bytes):
+        for pools in self._shared.values():
+            for pool in pools:
                 if pool is not None:
                     pool.buckets.forget_full(now)
 
 
-class _Shared:
-    """The publish rates of the parties of a kind."""
-
-    __slots__ = ("bytes", "messages")
-
-    def __init__(self, quota: Quota, burst: float) -> None:
-        self.messages = RatePool(quota.publish_rate, burst) if quota.publish_rate else None
-        self.bytes = RatePool(quota.publish_bytes, burst) if quota.publish_bytes else None
-
-
-def _bucket(rate: float, burst: float, now: float) -> Bucket | None:
-    return Bucket(rate, _burst_of(rate, burst), now) if rate else None
+def _pools(quota: Quota, burst: float) -> tuple[RatePool | None, RatePool | None]:
+    """Return the rates of messages and of bytes that the connections of a party share."""
+    messages, sizes = quota.publish_rate, quota.publish_bytes
+    return (
+        RatePool(messages, burst) if messages else None,
+        RatePool(sizes, burst) if sizes else None,
+    )
 
 
 def _burst_of(rate: float, seconds: float) -> float:

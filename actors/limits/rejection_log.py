@@ -35,8 +35,6 @@ class RejectionLog:
     counts them; by default this one.
     """
 
-    __slots__ = ("_lines", "_logged", "_what", "counts", "latest")
-
     def __init__(self, what: str, lines: int = 1, counted: RejectionLog | None = None) -> None:
         self._what = what
         self._lines = lines

@@ -52,24 +52,18 @@ class SlowReaders(Generic[ReaderT]):
     ``max_unread`` limits the bytes waiting for all suspects. 0 disables either.
     """
 
-    __slots__ = ("_round", "_suspects", "_total", "max_unread", "max_wait")
-
     def __init__(self, max_wait: float, max_unread: int) -> None:
         self.max_wait = max_wait
         self.max_unread = max_unread
         self._round: list[ReaderT] = []
         """Clients still to be checked in this round."""
         self._suspects: dict[ReaderT, _Suspect] = {}
-        self._total = 0
+        self.unread = 0
+        """Bytes waiting for all suspected clients, when last checked."""
 
     def __len__(self) -> int:
         """Return the number of suspected clients."""
         return len(self._suspects)
-
-    @property
-    def unread(self) -> int:
-        """Bytes waiting for all suspected clients, when last checked."""
-        return self._total
 
     def sweep(self, readers: Collection[ReaderT], now: float) -> list[SlowReader[ReaderT]]:
         """Check the suspects and some other clients; return those to close.
@@ -96,7 +90,7 @@ class SlowReaders(Generic[ReaderT]):
         """Remove a client that has left from the suspects, if it is one."""
         suspect = self._suspects.pop(reader, None)
         if suspect is not None:
-            self._total -= suspect.unread
+            self.unread -= suspect.unread
 
     def _look(self, reader: ReaderT, now: float) -> bool:
         """Update a suspect; return whether it still is one."""
@@ -105,23 +99,23 @@ class SlowReaders(Generic[ReaderT]):
         if not unread or reader.ended:
             self.forget(reader)
             return False
-        taken = reader.bytes_out - unread
-        if taken > suspect.taken:
+        bytes_read = reader.bytes_out - unread
+        if bytes_read > suspect.taken:
             suspect.since = now
         # The figure decreases when nothing is read and TLS adds to the written bytes.
-        suspect.taken = taken
-        self._total += unread - suspect.unread
+        suspect.taken = bytes_read
+        self.unread += unread - suspect.unread
         suspect.unread = unread
         return True
 
     def _largest(self) -> list[SlowReader[ReaderT]]:
-        if not self.max_unread or self._total <= self.max_unread:
+        if not self.max_unread or self.unread <= self.max_unread:
             return []
         slow_readers = []
         for reader, suspect in sorted(
             self._suspects.items(), key=lambda item: item[1].unread, reverse=True
         ):
-            if self._total <= self.max_unread * _KEPT:
+            if self.unread <= self.max_unread * _KEPT:
                 break
             slow_readers.append(SlowReader(reader, "unread_bytes", suspect.unread))
             self.forget(reader)
@@ -133,8 +127,8 @@ class _Suspect:
 
     __slots__ = ("since", "taken", "unread")
 
-    def __init__(self, taken: int, now: float) -> None:
-        self.taken = taken
+    def __init__(self, bytes_read: int, now: float) -> None:
+        self.taken = bytes_read
         """Bytes that it has read so far."""
         self.since = now
         """When that number last increased, or was first checked."""

@@ -47,30 +47,30 @@ class Activation:
         """Continue to activate the receivers of a topic; return whether some are left."""
         return topic in self._begun and not self.activate([(topic, ())])
 
-    def activate(self, wanted: Iterable[tuple[bytes, Sequence[str]]]) -> int:
+    def activate(self, receivers: Iterable[tuple[bytes, Sequence[str]]]) -> int:
         """Activate the frozen receivers of topics, within the limits for a turn.
 
         Returns the number of topics, from the first one, of which all are active now. What is
         left is done in further turns, by the same call or :meth:`goes_on`.
         """
         until = self._clock() + _FOR
-        left = _AT_ONCE
-        done = 0
-        for topic, names in wanted:
-            if done and (left <= 0 or self._clock() >= until):
+        room = _AT_ONCE
+        count = 0
+        for topic, names in receivers:
+            if count and (room <= 0 or self._clock() >= until):
                 break
             begun = self._begun.get(topic)
             if begun is None:
                 if len(names) > _FEW and self.is_pending() and len(self._begun) >= _BEGUN:
                     break
                 begun = _Begun(names)
-            left = self._activate_some(begun, left, until)
+            room = self._activate_some(begun, room, until)
             if begun.names:
                 self._begun[topic] = begun
                 break
             self._begun.pop(topic, None)
-            done += 1
-        return done
+            count += 1
+        return count
 
     def _activate_some(self, begun: _Begun, most: int, until: float) -> int:
         """Activate at least one of some sessions; return how many more may be."""

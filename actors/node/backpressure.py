@@ -35,53 +35,54 @@ class SlowedPublisher(Protocol):
         """Remove a reason to pause; read again if it was the last one."""
 
 
-class _Shares:
-    """Counts the messages of each publisher to a client that does not keep up."""
+class _HeldPublishers:
+    """Publishers that wait for a client that does not keep up."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "_held", "_reason")
 
-    def __init__(self) -> None:
+    def __init__(self, reason: int) -> None:
+        self._reason = reason
         self._counts: Counter[SlowedPublisher] = Counter()
+        """Messages of each publisher."""
+        self._held: dict[SlowedPublisher, None] = {}
 
-    def add(self, publisher: SlowedPublisher, count: int) -> bool:
+    def _causes(self, publisher: SlowedPublisher, count: int) -> bool:
         """Count messages; return whether the publisher causes at least as much as the mean."""
         counts = self._counts
         counts[publisher] += count
         return counts[publisher] * len(counts) >= counts.total()
 
-    def clear(self) -> None:
-        """Reset the counts."""
-        self._counts.clear()
+    def _pause(self, publisher: SlowedPublisher) -> None:
+        self._held[publisher] = None
+        publisher.pause(self._reason)
+
+    def release(self) -> None:
+        """Resume all publishers: the client has caught up, or has left."""
+        publishers, self._held = self._held, {}
+        for publisher in publishers:
+            publisher.resume(self._reason)
 
 
-class SlowReaderBackpressure:
+class SlowReaderBackpressure(_HeldPublishers):
     """Publishers that wait for one client: those that publish at least as much as the mean.
 
     They wait for a limited time: after it a client that does not catch up loses QoS 0 messages
     instead, until it has caught up.
     """
 
-    __slots__ = ("_gave_up", "_held", "_shares")
+    __slots__ = ("_gave_up",)
 
     def __init__(self) -> None:
-        self._shares = _Shares()
-        self._held: dict[SlowedPublisher, None] = {}
+        super().__init__(ReadPause.SLOW_READER)
         self._gave_up = False
 
     def hold(self, publisher: SlowedPublisher, count: int, timers: Timers) -> None:
         """Pause a publisher that has just published ``count`` messages."""
-        if self._gave_up or publisher.ended or not self._shares.add(publisher, count):
+        if self._gave_up or publisher.ended or not self._causes(publisher, count):
             return
         if not self._held:
             timers.after(_LONGEST, self._give_up)
-        self._held[publisher] = None
-        publisher.pause(ReadPause.SLOW_READER)
-
-    def release(self) -> None:
-        """Resume all publishers: the client has caught up, or has left."""
-        publishers, self._held = self._held, {}
-        for publisher in publishers:
-            publisher.resume(ReadPause.SLOW_READER)
+        self._pause(publisher)
 
     def _give_up(self) -> None:
         if self._held:
@@ -89,7 +90,7 @@ class SlowReaderBackpressure:
             self.release()
 
 
-class Backlog:
+class Backlog(_HeldPublishers):
     """Publishers that wait for the queue of one client to become shorter.
 
     They wait as long as the queue will soon be short at the speed at which the client reads. No
@@ -98,26 +99,13 @@ class Backlog:
     wait. ``state`` returns how many messages wait, and how many have left the queue.
     """
 
-    __slots__ = (
-        "_clock",
-        "_free_until",
-        "_held",
-        "_looks",
-        "_seen",
-        "_shares",
-        "_since",
-        "_state",
-        "_timers",
-    )
-
     def __init__(
         self, timers: Timers, clock: LogClock, state: Callable[[], tuple[int, int]]
     ) -> None:
+        super().__init__(ReadPause.BACKLOG)
         self._timers = timers
         self._clock = clock
         self._state = state
-        self._shares = _Shares()
-        self._held: dict[SlowedPublisher, None] = {}
         self._free_until = 0.0
         """Monotonic time until which no publisher waits."""
         self._looks = 0
@@ -133,22 +121,19 @@ class Backlog:
         now = self._clock.monotonic()
         if publisher.ended or now < self._free_until:
             return
-        if not self._shares.add(publisher, count):
+        if not self._causes(publisher, count):
             return
         if not self._held:
             self._seen, self._looks = self._state()[1], 0
             if self._since is None:
                 self._timers.after(_LOOK, self._look)
             self._since = now
-        self._held[publisher] = None
-        publisher.pause(ReadPause.BACKLOG)
+        self._pause(publisher)
 
     def release(self) -> None:
         """Resume all publishers."""
-        publishers, self._held = self._held, {}
-        self._shares.clear()
-        for publisher in publishers:
-            publisher.resume(ReadPause.BACKLOG)
+        self._counts.clear()
+        super().release()
 
     def _look(self) -> None:
         """Resume all publishers if the queue does not become short soon."""
@@ -160,11 +145,14 @@ class Backlog:
             self._since = since
             self._timers.after(_LOOK, self._look)
             return
-        waiting, left = self._state()
+        waiting, departed = self._state()
         self._looks += 1
-        if self._looks * _LOOK >= _AT_MOST or waiting * (now - since) > (left - self._seen) * _SOON:
+        if (
+            self._looks * _LOOK >= _AT_MOST
+            or waiting * (now - since) > (departed - self._seen) * _SOON
+        ):
             self._free_until = now + _GIVEN_UP
             self.release()
             return
-        self._seen, self._since = left, now
+        self._seen, self._since = departed, now
         self._timers.after(_LOOK, self._look)

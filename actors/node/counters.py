@@ -33,8 +33,6 @@ _LAG_EVERY, _IDLE_LAG_EVERY = 0.1, 0.5
 class LongestTurn:
     """The longest time in seconds that the actors held the event loop, and in processor time."""
 
-    __slots__ = ("_before", "_begun", "_now", "_warned", "_work", "_work_before")
-
     def __init__(self) -> None:
         self._now = self._before = 0.0
         """The longest times of the current minute, and of the previous one."""

@@ -93,11 +93,11 @@ class RetainedPace:
         if len(payload) < LARGE or any(single.blocks or ()):
             return False
         index, now = self._node.state.retained, self._node.clock.monotonic()
-        known = index.get(topic)
-        if known is None or now >= self._due.get(topic, 0.0):
+        retained = index.get(topic)
+        if retained is None or now >= self._due.get(topic, 0.0):
             self._note(topic, len(payload), now)
             return False
-        index.unrecorded[topic] = known._replace(
+        index.unrecorded[topic] = retained._replace(
             payload=payload, qos=0, block=b"", expires=0, publisher=publisher.name
         )
         self._waiting.setdefault(publisher.name, {})[topic] = publisher, single
@@ -117,13 +117,13 @@ class RetainedPace:
     def _look(self) -> None:
         """Record what is due."""
         self._armed = False
-        now, left = self._node.clock.monotonic(), _AT_ONCE
+        now, room = self._node.clock.monotonic(), _AT_ONCE
         for session, messages in list(self._waiting.items()):
             if session in self._node.rebuilding:
                 continue
             for topic in [topic for topic in messages if self._due.get(topic, 0.0) <= now]:
-                if left > 0:
-                    left -= self._record(session, topic, now)
+                if room > 0:
+                    room -= self._record(session, topic, now)
         if self._waiting:
             self._arm()
         self._node.kernel.wake()

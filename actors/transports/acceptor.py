@@ -38,32 +38,30 @@ def _never_busy() -> bool:
     return False
 
 
-class SocketAcceptor:
+class Acceptor:
     """Accepts the connections of one listening socket, which must not block.
 
     ``admit(address)`` returns whether a connection is admitted; others are closed immediately,
     before anything is allocated for them. ``address`` is the host; for a Unix socket it is empty.
-    ``take(socket)`` gets the socket of an admitted one. ``busy_recently()`` returns whether other
-    clients are waiting. ``at_once`` connections are accepted in one iteration of the event loop
-    even if they are. ``clock`` returns seconds. Use: construct, :meth:`start`, :meth:`close`.
+    ``make()`` returns the protocol of an admitted one. ``busy_recently()`` returns whether other
+    clients are waiting. ``clock`` returns seconds. Use: construct, :meth:`start`, :meth:`close`.
     """
 
     def __init__(
         self,
         listener: socket.socket,
         admit: Callable[[str], bool],
-        take: Callable[[socket.socket], object],
+        make: Callable[[], asyncio.BaseProtocol],
         descriptors: Descriptors | None = None,
         busy_recently: Callable[[], bool] = _never_busy,
-        at_once: int = _AT_ONCE,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._listener = listener
+        self.listener = listener
         self._admit = admit
-        self._take = take
+        self._make = make
+        self._taking: set[asyncio.Task[Any]] = set()
         self._descriptors = descriptors or Descriptors()
         self._busy_recently = busy_recently
-        self._at_once = at_once
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._closed = False
@@ -81,14 +79,9 @@ class SocketAcceptor:
         """True while no connections are accepted for lack of descriptors."""
         return self._retry is not None
 
-    @property
-    def listener(self) -> socket.socket:
-        """The listening socket."""
-        return self._listener
-
     def start(self) -> None:
         """Accept connections from now on."""
-        self._loop.add_reader(self._listener.fileno(), self._accept_some)
+        self._loop.add_reader(self.listener.fileno(), self._accept_some)
 
     def release(self) -> socket.socket:
         """Stop accepting; return the listening socket, on which connections wait."""
@@ -98,8 +91,8 @@ class SocketAcceptor:
                 if waiting is not None:
                     waiting.cancel()
             self._retry = self._break = None
-            self._loop.remove_reader(self._listener.fileno())
-        return self._listener
+            self._loop.remove_reader(self.listener.fileno())
+        return self.listener
 
     def close(self) -> None:
         """Stop accepting and close the listening socket."""
@@ -111,15 +104,15 @@ class SocketAcceptor:
         self._due = 0.0
         busy = self._busy_recently()
         share = 1 + late / _BREAK
-        least, until = round(self._at_once * share), self._clock() + _WORK * share
-        most = max(_MAX_AT_ONCE, self._at_once)
+        least, until = round(_AT_ONCE * share), self._clock() + _WORK * share
+        most = _MAX_AT_ONCE
         if busy:
             most = min(most, max(least, round(_BUSY_AT_ONCE * share)))
         for number in range(most):
             if busy and number >= least and self._clock() >= until:
                 break
             try:
-                client, address = self._listener.accept()
+                client, address = self.listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -133,7 +126,7 @@ class SocketAcceptor:
                 self._pause("the rest is reserved for the broker")
                 return
         if busy:
-            self._loop.remove_reader(self._listener.fileno())
+            self._loop.remove_reader(self.listener.fileno())
             self._due = self._loop.time() + _BREAK
             self._break = self._loop.call_later(_BREAK, self._end_break)
 
@@ -151,7 +144,7 @@ class SocketAcceptor:
         host = address[0] if isinstance(address, tuple) else ""
         if self._admit(host):
             client.setblocking(False)
-            self._take(client)
+            self._connect(client)
         else:
             client.close()
 
@@ -161,7 +154,7 @@ class SocketAcceptor:
         self._accept_some()
 
     def _pause(self, reason: str) -> None:
-        self._loop.remove_reader(self._listener.fileno())
+        self._loop.remove_reader(self.listener.fileno())
         self._retry = self._loop.call_later(_RETRY, self._resume_if_free)
         self._paused_at = self._loop.time()
         self.pauses += 1
@@ -174,30 +167,11 @@ class SocketAcceptor:
             )
 
     def _resume_if_free(self) -> None:
-        if self._descriptors.free(self._listener.fileno()):
+        if self._descriptors.free(self.listener.fileno()):
             self._retry = None
             self.start()
         else:
             self._retry = self._loop.call_later(_RETRY, self._resume_if_free)
-
-
-class Acceptor(SocketAcceptor):
-    """Accepts connections; ``make()`` returns the protocol of one that is admitted."""
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        admit: Callable[[str], bool],
-        make: Callable[[], asyncio.BaseProtocol],
-        descriptors: Descriptors | None = None,
-        busy_recently: Callable[[], bool] = _never_busy,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        super().__init__(
-            listener, admit, self._connect, descriptors, busy_recently, _AT_ONCE, clock
-        )
-        self._make = make
-        self._taking: set[asyncio.Task[Any]] = set()
 
     def _connect(self, client: socket.socket) -> None:
         work = self._loop.connect_accepted_socket(self._make, client)

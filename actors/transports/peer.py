@@ -158,8 +158,8 @@ def identity(peercert: Mapping[str, Any] | None, kind: IdentityKind) -> str | No
     elif kind == "cn":
         names = [value for name, value in _subject(peercert) if name == "commonName"]
     else:
-        wanted = _ALTERNATIVES[kind]
-        names = [value for name, value in peercert.get("subjectAltName", ()) if name == wanted]
+        alternative = _ALTERNATIVES[kind]
+        names = [value for name, value in peercert.get("subjectAltName", ()) if name == alternative]
     if len(names) != 1 or not names[0] or not names[0].isprintable():
         return None
     return names[0]

@@ -58,10 +58,10 @@ def encode_header(peer: Peer | None, values: Iterable[tuple[int, bytes]] = ()) -
         width = len(host.packed)
         family = next(family_number for family_number, size in _FAMILIES.items() if size == width)
         addresses = host.packed + bytes(width) + struct.pack("!HH", peer[1], 0)
-    rest = addresses + b"".join(_TLV.pack(kind, len(value)) + value for kind, value in values)
-    if len(rest) > _MAX_AFTER_HEAD:
+    body = addresses + b"".join(_TLV.pack(kind, len(value)) + value for kind, value in values)
+    if len(body) > _MAX_AFTER_HEAD:
         raise BadHeader(f"the PROXY header is longer than {_MAX_AFTER_HEAD} bytes")
-    return _HEAD.pack(_SIGNATURE, _PROXY, family, len(rest)) + rest
+    return _HEAD.pack(_SIGNATURE, _PROXY, family, len(body)) + body
 
 
 def read_values(header: bytes) -> list[tuple[int, bytes]]:
@@ -197,11 +197,11 @@ class ProxyStage(Stage):
             return
         if header is None:
             return
-        rest, self._head = self._head[header.size :], None
+        payload, self._head = self._head[header.size :], None
         self._peer = header.peer
         self.peer_known()
-        if rest and not self.is_closing():
-            self._upper.data_received(rest)
+        if payload and not self.is_closing():
+            self._upper.data_received(payload)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Pass on the reason for the end, if it is known here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,17 +171,12 @@ def _pem(file: Path) -> bytes:
 
 
 def _parts(data: bytes, kind: bytes) -> list[bytes]:
-    """Return the PEM blocks of one kind; other text is ignored."""
-    begin, end = b"-----BEGIN %s-----" % kind, b"-----END %s-----" % kind
-    parts = []
-    at = data.find(begin)
-    while at >= 0:
-        after = data.find(end, at)
-        if after < 0:
-            raise ValueError(kind)
-        parts.append(data[at : after + len(end)] + b"\n")
-        at = data.find(begin, after)
-    return parts
+    """Return the PEM blocks of one kind; other text is ignored. Raises ValueError."""
+    begin = b"-----BEGIN %s-----" % kind
+    parts = re.findall(begin + b".*?-----END %s-----" % kind, data, re.DOTALL)
+    if data.count(begin) > len(parts):
+        raise ValueError(kind)
+    return [part + b"\n" for part in parts]
 
 
 def _password(file: Path | None) -> bytes | None:

@@ -1,10 +1,12 @@
 """The log of a node in JetStream: its bounds, reading it and cutting it."""
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import nats.errors
 import orjson
@@ -14,7 +16,7 @@ from eventstore.format.records import Record, link_of, message_id
 from eventstore.log.journal import Clock
 from eventstore.log.key_file import KeyReader
 from eventstore.log.keyed_store import KeyedStore
-from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter, StoreRecovery
+from eventstore.log.log_writer import VERDICT_EVERY, VERDICTS, LogWriter
 from eventstore.log.record_reader import LogTail, read_records, read_some, read_tail
 from eventstore.log.shared_keys import Keys
 from eventstore.log.watermark import Watermark
@@ -28,8 +30,12 @@ from eventstore.nats.jetstream import (
     read_info,
 )
 
+if TYPE_CHECKING:
+    from eventstore.server.disk_recovery import DiskRecovery
+
 _ANSWER_SECONDS = 2.0
 _PAUSE_SECONDS = 0.1
+_ATTEMPTS = 3
 
 
 class Appended(Enum):
@@ -40,36 +46,6 @@ class Appended(Enum):
     """The log ends at another record."""
     UNKNOWN = "unknown"
     """JetStream did not answer: the record may be stored later."""
-
-
-async def append_behind(
-    nc: DirectClient,
-    stream: str,
-    subject: str,
-    tail: LogTail,
-    data: bytes,
-    attempts: int = 3,
-) -> Appended:
-    """Append a record after the last known record of a log, or not at all.
-
-    The server does not compare the link of that record: on NATS 2.15.1 a restarted replica may
-    not know it, and reject a record that the others store. Readers compare it.
-    """
-    link = link_of(data)
-    headers = {
-        "Nats-Expected-Last-Sequence": str(tail.sequence),
-        "Nats-Msg-Id": message_id(link),
-    }
-    for _ in range(attempts):
-        outcome = await _attempt(nc, subject, data, headers, tail.sequence + 1)
-        if outcome is not Appended.UNKNOWN:
-            return outcome
-        await asyncio.sleep(_PAUSE_SECONDS)
-        with contextlib.suppress(LogUnavailable):
-            now = await read_tail(nc, stream, subject, _ANSWER_SECONDS)
-            if now.sequence > tail.sequence:
-                return Appended.STORED if now.link == link else Appended.REFUSED
-    return Appended.UNKNOWN
 
 
 async def _attempt(
@@ -105,7 +81,7 @@ class EventLog:
         *,
         projections: KeyedStore,
         watermark: Watermark | None = None,
-        recovery: StoreRecovery | None = None,
+        recovery: DiskRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
         replicas: int = 1,
@@ -199,8 +175,26 @@ class EventLog:
         self.first = max(self.first, first)
 
     async def append_behind(self, tail: LogTail, data: bytes) -> Appended:
-        """Append one record after the last record of the log, without a writer."""
-        return await append_behind(self._nc, self._stream, self._subject, tail, data)
+        """Append a record after the last known record of a log, or not at all.
+
+        The server does not compare the link of that record: on NATS 2.15.1 a restarted replica may
+        not know it, and reject a record that the others store. Readers compare it.
+        """
+        link = link_of(data)
+        headers = {
+            "Nats-Expected-Last-Sequence": str(tail.sequence),
+            "Nats-Msg-Id": message_id(link),
+        }
+        for _ in range(_ATTEMPTS):
+            outcome = await _attempt(self._nc, self._subject, data, headers, tail.sequence + 1)
+            if outcome is not Appended.UNKNOWN:
+                return outcome
+            await asyncio.sleep(_PAUSE_SECONDS)
+            with contextlib.suppress(LogUnavailable):
+                now = await read_tail(self._nc, self._stream, self._subject, _ANSWER_SECONDS)
+                if now.sequence > tail.sequence:
+                    return Appended.STORED if now.link == link else Appended.REFUSED
+        return Appended.UNKNOWN
 
     async def read(
         self, first: int, last: int, *, whole_turns: bool = False
@@ -222,18 +216,8 @@ class EventLog:
         if expected <= last:
             await self._check_fence()
 
-    def _read(self, first: int, last: int, whole_turns: bool) -> AsyncIterator[Record]:
-        if self.replicas == 1:
-            return read_records(self._nc, self._stream, first, last, whole_turns=whole_turns)
-        return self._read_anywhere(first, last, whole_turns)
-
-    async def _read_anywhere(
-        self,
-        first: int,
-        last: int,
-        whole_turns: bool,
-    ) -> AsyncIterator[Record]:
-        """Continue at another server when one no longer answers."""
+    async def _read(self, first: int, last: int, whole_turns: bool) -> AsyncIterator[Record]:
+        """With replicas, continue at another server when one no longer answers."""
         for seconds in (*self._waits, None):
             try:
                 records = read_records(
@@ -258,10 +242,10 @@ class EventLog:
         another broker writes the log of this writer and has cut it, LogUnavailable when JetStream
         does not answer.
         """
-        wanted = list(sequences)
+        requested = list(sequences)
         try:
             records = await self._until_answered(
-                lambda seconds: read_some(self._nc, self._stream, wanted, seconds)
+                lambda seconds: read_some(self._nc, self._stream, requested, seconds)
             )
         except CorruptLog:
             await self._check_fence()

@@ -18,13 +18,11 @@ store reconciles the pending records with the stream (``resend``).
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any, Final, Protocol, cast
 
 import orjson
-import structlog
 
 from eventstore.errors import EventTooLarge
 from eventstore.format.event_json import TEXT_LENGTHS, json_size
@@ -43,16 +41,12 @@ from eventstore.format.sealing import (
     new_salt,
 )
 from eventstore.format.turn_events import TurnAcked, TurnPublished
-from eventstore.log.journal_stats import JournalStats
 from eventstore.log.pending_record import (
-    LARGE_PAYLOAD,
     GatedOutput,
-    OutputSink,
+    OutputGate,
     PendingRecord,
     RecordStore,
 )
-
-_log = structlog.get_logger("foldmq")
 
 _STALE_MS = 1000
 """Age of an open record from which further events begin another one, with a newer time."""
@@ -69,16 +63,6 @@ ENTRY_BYTES: Final[int] = 48
 """Largest size of one entry in an event's columns: position, packet identifier, size."""
 
 
-class JournalObserver(Protocol):
-    """Observes appended events and output passed to the gate; it must not raise."""
-
-    def appended(self, event: Event, at: Position, payloads: Sequence[bytes]) -> None:
-        """Observe an appended event, with the payloads of its messages."""
-
-    def gated(self, sink: OutputSink, data: bytes) -> None:
-        """Observe output for a sink."""
-
-
 class Clock(Protocol):
     """A source of time."""
 
@@ -89,7 +73,7 @@ class Clock(Protocol):
         """Return seconds that never go back."""
 
 
-class Journal:
+class Journal(OutputGate):
     """Appends events and releases effects.
 
     ``sequence`` and ``link`` are those of the last record in the log. ``max_record`` bounds a
@@ -115,6 +99,7 @@ class Journal:
         since_ms: int = 0,
         jumps: ClockJumps = NO_JUMPS,
     ) -> None:
+        super().__init__()
         self.node = node
         self.max_record = max_record
         self.max_event = 1 << 62
@@ -123,9 +108,6 @@ class Journal:
         """The format of new records; set by the cluster."""
         self.cipher: CipherOf | None = None
         """Returns the ciphers of sealed contents; None: nothing is sealed."""
-        self.stats = JournalStats()
-        self.observer: JournalObserver | None = None
-        """The observer, while there is a trace."""
         self.on_input_resumed: Callable[[], None] = _nothing
         """Called when the congestion is over."""
         self.on_durable: Callable[[PendingRecord], None] = _nothing
@@ -138,10 +120,6 @@ class Journal:
         has to call :meth:`flush_deferred` in so many seconds; no longer at an earlier request."""
         self.ack_delay = _DEFER
         """Maximum seconds that acknowledgements of clients stay in memory; set by the broker."""
-        self.call_soon: Callable[[Callable[[], None]], object] = _at_once
-        """Calls a function in the next turn of the event loop; set by the broker."""
-        self.released_at_once = 1024
-        """Number of sinks whose effects are released before control returns to the event loop."""
         self._store = store
         self._clock = clock
         self.max_inflight = max_inflight
@@ -152,7 +130,8 @@ class Journal:
         self._link = link
         self.released_at = -inf
         """Monotonic time at which output was last released because records were on disk."""
-        self._durable = sequence
+        self.durable = sequence
+        """Stream sequence of the last record that is on disk."""
         self.durable_link = link
         """Link of the last record that is on disk."""
         self.last_complete_turn = sequence
@@ -164,8 +143,6 @@ class Journal:
         self._finished: deque[PendingRecord] = deque()
         self._inflight: deque[PendingRecord] = deque()
         self._pending_bytes = 0
-        self.gated = 0
-        """Bytes that wait at the gate for all sinks."""
         self._was_congested = False
         self._append_limit: int | None = None
         self._deferred = 0.0
@@ -180,7 +157,6 @@ class Journal:
         self._in_turn = False
         self._split = False
         """Whether the turn continues across turns of the event loop: no record may end here."""
-        self._turn = GatedOutput()
         self._events: list[LogEvent] = []
         self._payloads: list[bytes] = []
         self._payload_bytes = 0
@@ -193,20 +169,10 @@ class Journal:
         self._part = 0
         self._begun = 0.0
         self._effects: list[GatedOutput] = []
-        self._releasing: deque[GatedOutput] = deque()
-        """Effects that may be released but were too many for one pass; the first ones may be partly
-        released."""
-        self._left: Iterator[tuple[OutputSink, list[bytes]]] = iter(())
-        """The rest of the first ones, which is not released yet."""
         self._jumps = jumps
         """The jumps of the clock up to the open record."""
         self.steady_ms = 0
         """Time of the record with the last event, without the jumps of the clock."""
-
-    @property
-    def durable(self) -> int:
-        """Stream sequence of the last record that is on disk."""
-        return self._durable
 
     @property
     def end(self) -> int:
@@ -272,11 +238,6 @@ class Journal:
             self._append_limit is not None
             and self.stats.bytes + self.pending_bytes > self._append_limit
         )
-
-    @property
-    def releasing(self) -> bool:
-        """True while some of the effects that may be released are not written yet."""
-        return bool(self._releasing)
 
     def limit_appends(self, appended: int | None) -> None:
         """Set how many bytes may be appended since the start before input has to wait.
@@ -426,49 +387,6 @@ class Journal:
         self._jumps = ClockJumps(self._jumps.total_ms + jump_ms, self._next)
         return event
 
-    def send_when_durable(self, sink: OutputSink, data: bytes) -> None:
-        """Send bytes to a sink once everything appended in this turn is on disk."""
-        if self.observer is not None:
-            self.observer.gated(sink, data)
-        self._count(sink, len(data))
-        chunks = self._turn.get(sink)
-        if chunks is None:
-            self._turn[sink] = [data]
-        else:
-            chunks.append(data)
-
-    def send_pieces_when_durable(self, sink: OutputSink, pieces: Sequence[bytes]) -> int:
-        """Send bytes in pieces as ``send_when_durable`` does; return their number."""
-        size = sum(map(len, pieces))
-        if self.observer is not None:
-            self.observer.gated(sink, b"".join(pieces))
-        self._count(sink, size)
-        chunks = self._turn.get(sink)
-        if chunks is None:
-            self._turn[sink] = [*pieces]
-        else:
-            chunks += pieces
-        return size
-
-    def order_behind(self, sink: OutputSink) -> None:
-        """Order all later output for the sink after this turn's effects for it."""
-        sink.waits_for = self._turn
-        self._turn.setdefault(sink, [])
-
-    def send_unlogged(self, sink: OutputSink, data: bytes) -> None:
-        """Send bytes that depend on no event, immediately unless the sink waits for effects."""
-        if self.observer is not None:
-            self.observer.gated(sink, data)
-        if sink.waits_for is None:
-            sink.write(data)
-        else:
-            self._count(sink, len(data))
-            sink.waits_for.setdefault(sink, []).append(data)
-
-    def _count(self, sink: OutputSink, size: int) -> None:
-        sink.gated += size
-        self.gated += size
-
     def split_turn(self) -> None:
         """Keep the incomplete turn open while the event loop does other work."""
         self._split = True
@@ -501,11 +419,11 @@ class Journal:
         self._deferred = 0.0
         if self._events and not self._effects:
             waited = self._clock.monotonic() - self._deferred_since
-            left = self.ack_delay - waited if self._only_acks else 0.0
-            if left < _DEFER:
+            delay = self.ack_delay - waited if self._only_acks else 0.0
+            if delay < _DEFER:
                 self.flush()
             else:
-                self._defer(left)
+                self._defer(delay)
 
     def flush(self) -> None:
         """Send the open record although no output waits for it."""
@@ -526,7 +444,7 @@ class Journal:
         idle = not releasing
         while inflight and inflight[0].sequence <= sequence:
             record = inflight.popleft()
-            self._durable = record.sequence
+            self.durable = record.sequence
             if record.last:
                 self.last_complete_turn = record.sequence
             self.durable_link = record.link
@@ -543,8 +461,7 @@ class Journal:
                 self._close_record()
         finally:
             if idle and releasing:
-                self._left = iter(releasing[0].items())
-                self._release_some()
+                self._begin_release()
         if not small:
             self._close_record()
         self._resume_input()
@@ -553,46 +470,6 @@ class Journal:
         """Send every record that is on its way again, in order."""
         for record in self._inflight:
             self._store.send(record)
-
-    def _release(self, effects: GatedOutput) -> None:
-        """Release effects, after those that are already being released."""
-        self._releasing.append(effects)
-        if len(self._releasing) == 1:
-            self._left = iter(effects.items())
-            self._release_some()
-
-    def _release_some(self) -> None:
-        """Release effects for some sinks; the rest follows in the next turn of the event loop."""
-        room, releasing = self.released_at_once, self._releasing
-        while releasing:
-            effects = releasing[0]
-            for sink, chunks in islice(self._left, room):
-                room -= 1
-                self._write_output(sink, chunks, effects)
-            if not room:
-                self.call_soon(self._release_some)
-                return
-            self.stats.released += len(effects)
-            releasing.popleft()
-            if releasing:
-                self._left = iter(releasing[0].items())
-        self._resume_input()
-
-    def _write_output(self, sink: OutputSink, chunks: list[bytes], effects: GatedOutput) -> None:
-        if sink.waits_for is effects:
-            sink.waits_for = None
-        if chunks:
-            size = sum(map(len, chunks))
-            self._count(sink, -size)
-            try:
-                if len(chunks) == 1:
-                    sink.write(chunks[0])
-                elif 4 * size < LARGE_PAYLOAD * len(chunks) or not hasattr(sink, "writelines"):
-                    sink.write(b"".join(chunks))
-                else:
-                    sink.writelines(chunks)
-            except Exception as error:  # noqa: BLE001 - the other sinks must get their output
-                _log.error("effect not written", exc_info=error)
 
     def _close_record(self) -> None:
         """Close and send the open record, if it is due and another one may be on its way.
@@ -682,8 +559,3 @@ def _completes(event: LogEvent) -> bool:
 
 def _nothing(*_: object) -> None:
     """Do nothing."""
-
-
-def _at_once(call: Callable[[], None]) -> None:
-    """Call the function immediately."""
-    call()

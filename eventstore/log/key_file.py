@@ -13,21 +13,19 @@ import hashlib
 import os
 import secrets
 import struct
-import threading
 import weakref
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from eventstore import durable_files
 from eventstore.errors import EventStoreError
-from eventstore.format.sealing import KEY_BYTES, content_cipher
+from eventstore.format.sealing import KEY_BYTES
 from eventstore.partitions import split_log_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
-
-    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 _log = structlog.get_logger("foldmq")
 
@@ -39,8 +37,6 @@ _HEAD_BYTES: Final = 128
 _SLOT: Final = struct.Struct(">32sQ24s")
 _NO_FILE: Final = "is not a file with keys of personal topics"
 _LOOKS: Final = 3
-_CIPHERS: Final = 4096
-"""Ciphers that are kept, 1.2 KB of memory each, before all are made again."""
 _NO_KEY: Final = bytes(KEY_BYTES)
 _TITLE: Final = "keys of sealed contents, format 1, node "
 
@@ -58,22 +54,17 @@ class KeyDamaged(EventStoreError):  # noqa: N818 - as in eventstore.errors
 
 
 class KeyFile:
-    """The open file, which is locked. Every method raises KeyFileError.
+    """One open file. Every method raises KeyFileError."""
 
-    :meth:`erase` may be called in another thread, one call at a time.
-    """
-
-    def __init__(self, path: Path, node: str, epoch: int = 0, *, is_shared: bool = False) -> None:
+    def __init__(self, path: Path, node: str, epoch: int, *, is_shared: bool) -> None:
         """Open the file of a node, or make it.
 
-        ``epoch`` is that of the leader whose keys it has, in a cluster. ``is_shared``: the nodes
-        of a cluster use it, so that it is not locked.
+        ``epoch`` is that of the leader whose keys it has; 0: there is no cluster. ``is_shared``:
+        the nodes of a cluster use it, so that it is not locked.
         """
-        self.path = path
+        self._path = path
         self._is_shared = is_shared
         self._first = epoch * _KEYS_OF_EPOCH + 1
-        self._erasing = threading.Lock()
-        self._ciphers: dict[int, CipherContext] = {}
         self._head = _head(node)
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -97,7 +88,7 @@ class KeyFile:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise KeyFileError(
-                f"personal_key_file = {self.path}: another broker uses it: each needs its own"
+                f"personal_key_file = {self._path}: another broker uses it: each needs its own"
             ) from None
         try:
             with open(self._file, "rb", closefd=False) as file:
@@ -106,11 +97,14 @@ class KeyFile:
             raise self._error("cannot be read", error) from None
         if self._is_unfinished(data):
             if data:
-                _log.warning("a file of keys was not finished", personal_key_file=str(self.path))
+                _log.warning("a file of keys was not finished", personal_key_file=str(self._path))
             self._write(0, self._head)
-            self._sync_directory()
+            try:
+                durable_files.sync(self._path.parent)
+            except OSError as error:
+                raise self._error("its directory cannot be synced", error) from None
         elif data[:_HEAD_BYTES] != self._head:
-            raise KeyFileError(f"personal_key_file = {self.path}: {_whose(data)}")
+            raise KeyFileError(f"personal_key_file = {self._path}: {_whose(data)}")
         whole = len(data[_HEAD_BYTES:]) // _SLOT.size * _SLOT.size
         return bytearray(data[_HEAD_BYTES : _HEAD_BYTES + whole])
 
@@ -126,54 +120,31 @@ class KeyFile:
         return self._first + len(self._slots) // _SLOT.size
 
     @property
-    def ranges(self) -> list[range]:
+    def numbers(self) -> range:
         """The numbers that keys have or had."""
-        return [range(self._first, self.end)]
-
-    def key(self, number: int) -> bytes | None:
-        """Return a key by its number; None: it was erased, or does not exist."""
-        key, erasure = self._slot(number)
-        return None if erasure else key
-
-    def cipher(self, number: int) -> CipherContext | None:
-        """Return the cipher of a key; None: it was erased, or does not exist."""
-        cipher = self._ciphers.get(number)
-        if cipher is not None:
-            return cipher
-        key = self.key(number)
-        if key is None:
-            return None
-        if len(self._ciphers) >= _CIPHERS:
-            self._ciphers.clear()
-        cipher = self._ciphers[number] = content_cipher(key)
-        if self.key(number) is None:  # another thread has just erased it
-            self._ciphers.pop(number, None)
-            return None
-        return cipher
-
-    def erasure(self, number: int) -> int:
-        """Return the number of the erasure that destroyed a key; 0: none did."""
-        return self._slot(number)[1]
+        return range(self._first, self.end)
 
     @property
     def last_erasure(self) -> int:
         """The number of the last erasure that destroyed a key; 0: none did."""
-        last = 0
+        latest = 0
         for number, (_, erasure, _) in enumerate(_SLOT.iter_unpack(self._slots), self._first):
-            if erasure > last:
-                last = max(last, self.erasure(number))
-        return last
+            if erasure > latest:
+                latest = max(latest, self.slot(number)[1])
+        return latest
 
-    def is_damaged(self, number: int) -> bool:
-        """Return whether a key neither exists nor was erased."""
-        return self._slot(number) == (None, 0)
+    def slot(self, number: int) -> tuple[bytes | None, int]:
+        """Return a key, and the number of the erasure that destroyed it, or 0.
 
-    def _slot(self, number: int) -> tuple[bytes | None, int]:
-        if not self._first <= number < self.end:
+        The key is None if it was erased, does not exist or is damaged.
+        """
+        if number not in self.numbers:
             return None, 0
         at = (number - self._first) * _SLOT.size
         key, erasure, check = _SLOT.unpack_from(self._slots, at)
-        return (key, erasure) if check == _check(number, key, erasure) else (None, 0)
+        if check != _check(number, key, erasure):
+            return None, 0
+        return None if erasure else key, erasure
 
     def extend(self) -> None:
         """Add new keys, on disk when this returns."""
@@ -186,28 +157,23 @@ class KeyFile:
         self._slots += slots
 
     def erase(self, numbers: Iterable[int], erasure: int) -> None:
-        """Destroy keys, on disk when this returns; it can be repeated.
+        """Destroy keys, on disk when this returns.
 
         A repetition writes all of them again: after an error of the disk, a sync alone may succeed
         without them.
         """
-        with self._erasing:
-            for number in numbers:
-                if not self._first <= number < self.end:
-                    continue
-                slot = _packed(number, _NO_KEY, self.erasure(number) or erasure)
+        for number in numbers:
+            if number in self.numbers:
+                slot = _packed(number, _NO_KEY, self.slot(number)[1] or erasure)
                 at = (number - self._first) * _SLOT.size
                 self._write(_HEAD_BYTES + at, slot, sync=False)
                 self._slots[at : at + _SLOT.size] = slot
-                self._ciphers.pop(number, None)
-            self._sync()
+        self._sync()
 
     def close(self) -> None:
-        """Close the file once no key is being destroyed, and forget the keys."""
-        with self._erasing:
-            self._slots[:] = b""
-            self._ciphers.clear()
-            self._close()
+        """Close the file, and forget the keys."""
+        self._slots[:] = b""
+        self._close()
 
     def _write(self, at: int, data: bytes, *, sync: bool = True) -> None:
         try:
@@ -225,18 +191,8 @@ class KeyFile:
         except OSError as error:
             raise self._error("cannot be written", error) from None
 
-    def _sync_directory(self) -> None:
-        try:
-            directory = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
-        except OSError as error:
-            raise self._error("its directory cannot be synced", error) from None
-
     def _error(self, what: str, error: OSError) -> KeyFileError:
-        return KeyFileError(f"personal_key_file = {self.path}: {what}: {error.strerror}")
+        return KeyFileError(f"personal_key_file = {self._path}: {what}: {error.strerror}")
 
 
 class KeyReader:
@@ -355,11 +311,7 @@ def _copy_file(source: Path, target: Path, node: str) -> None:
     if not data.startswith(_TITLE.encode()):
         raise KeyFileError(f"{source}: {_NO_FILE}")
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        with target.open("wb") as copy:
-            copy.write(_head(node) + data[_HEAD_BYTES:])
-            copy.flush()
-            os.fsync(copy.fileno())
+        durable_files.write_new(target, _head(node) + data[_HEAD_BYTES:])
     except OSError as error:
         raise KeyFileError(f"{target}: cannot be written: {error.strerror}") from None
 

@@ -54,8 +54,8 @@ class KeyedStore:
     async def open(self) -> None:
         """Create the stream, or recreate it if it has too few replicas."""
         version = self._nc.connected_server_version
-        known = (version.major, version.minor)
-        self._ttl = known >= _WITH_TTL
+        version_numbers = (version.major, version.minor)
+        self._ttl = version_numbers >= _WITH_TTL
         config: dict[str, Any] = {
             "name": self._stream,
             "description": "foldmq's projections: rebuilt from the event log if they are missing",
@@ -70,7 +70,7 @@ class KeyedStore:
         }
         if self._ttl:
             config["allow_msg_ttl"] = True
-        if known >= _WITH_ASYNC and self._replicas == 1:
+        if version_numbers >= _WITH_ASYNC and self._replicas == 1:
             config["persist_mode"] = "async"
         try:
             info = await read_info(self._nc, self._stream)
@@ -101,10 +101,10 @@ class KeyedStore:
         body = {"stream_name": self._stream, "config": config}
         method = f"CONSUMER.CREATE.{self._stream}.{name}"
         try:
-            left = (await request_stream(self._nc, self._stream, method, body))["num_pending"]
+            remaining = (await request_stream(self._nc, self._stream, method, body))["num_pending"]
         except LostLog:
             return
-        known = len(self._prefix)
+        prefix_length = len(self._prefix)
         arrivals: Arrivals[tuple[str, bytes]] = Arrivals(self._stream)
         inbox = self._nc.new_inbox()
         with sending(self._stream):
@@ -113,9 +113,9 @@ class KeyedStore:
             )
         try:
             most = max(_BATCH_BYTES, self._nc.max_payload + _BATCH_BYTES // 8)
-            while left:
-                batch, before = min(left, _BATCH), left
-                reply = f"{inbox}.{left}"
+            while remaining:
+                batch, before = min(remaining, _BATCH), remaining
+                reply = f"{inbox}.{remaining}"
                 with sending(self._stream):
                     await self._nc.publish(
                         f"{api_prefix(self._nc)}CONSUMER.MSG.NEXT.{self._stream}.{name}",
@@ -123,14 +123,14 @@ class KeyedStore:
                         reply=reply,
                     )
                 ended = False
-                while before - left < batch and not ended:
+                while before - remaining < batch and not ended:
                     for subject, data in await arrivals.next():
                         if not subject.startswith(inbox):
-                            yield subject[known:], data
-                            left -= 1
+                            yield subject[prefix_length:], data
+                            remaining -= 1
                         elif subject == reply:  # otherwise it is the end of an earlier request
                             ended = True
-                if left == before:
+                if remaining == before:
                     return  # the others were removed meanwhile
         finally:
             with contextlib.suppress(nats.errors.Error, EventStoreError):
@@ -149,10 +149,10 @@ class KeyedStore:
         except (nats.errors.Error, OSError) as error:
             raise LogUnavailable(f"cannot publish: {error or type(error).__name__}") from None
 
-    async def confirm(self, key: str, data: bytes, last: int) -> bool:
+    async def confirm(self, key: str, data: bytes, last_sequence: int) -> bool:
         """Store a message if ``last`` is the previous sequence; return whether it was stored."""
         try:
-            answer = await publish_expecting(self._nc, self._prefix + key, data, last)
+            answer = await publish_expecting(self._nc, self._prefix + key, data, last_sequence)
         except (TimeoutError, nats.errors.Error, OSError) as error:
             raise LogUnavailable(
                 f"stream {self._stream} does not answer: {error or 'time-out'}"

@@ -36,15 +36,17 @@ class LostBeginning(CorruptLog):
     def __init__(self, first: int, cut: LogCut | None) -> None:
         """Describe a log that begins with record ``first``; ``cut`` is its newest LogCut."""
         since = 1 if cut is None else cut.first
-        gone = f"and all up to {first - 1} are" if since < first - 1 else "is"
-        known = (
+        missing = f"and all up to {first - 1} are" if since < first - 1 else "is"
+        evidence = (
             "it contains no record of a cut"
             if cut is None
             else f"its last recorded cut was before record {cut.first}"
         )
-        super().__init__(since, f"{gone} gone: the log begins with record {first}, and {known}")
-        rest = "no record before it; restore a backup, or begin with another --data-dir"
-        self.args = (f"the log is damaged: record {since} {self.what}; {rest}",)
+        super().__init__(
+            since, f"{missing} gone: the log begins with record {first}, and {evidence}"
+        )
+        intact = "no record before it; restore a backup, or begin with another --data-dir"
+        self.args = (f"the log is damaged: record {since} {self.what}; {intact}",)
 
 
 def check_beginning(first: int, cut: RecordedCut | None) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import orjson
 import structlog
@@ -37,19 +37,16 @@ if TYPE_CHECKING:
     from eventstore.log.journal import Clock, Journal
     from eventstore.log.pending_record import PendingRecord
     from eventstore.nats.direct_client import DirectClient
+    from eventstore.server.disk_recovery import DiskRecovery
 
 _log = structlog.get_logger("foldmq")
 
-ACK_TIMEOUT = 5.0
-"""Seconds after which an append without an answer is investigated."""
 _WATCH_EVERY = 0.5
-_RETRY_FIRST, _RETRY_MAX = 0.05, 1.0
+_RETRY_FIRST = 0.05
 _ALIGN_TIMEOUT = 2.0
-"""Time limit in seconds of the first check of the stream after a failure; later ones are longer."""
+"""Time limit in seconds of a check of the stream."""
 _RETRY_UNCONNECTED = 0.05
 """Seconds between two looks whether there is a connection again."""
-_ROOM_MAX = 1.0
-"""Longest time in seconds between the end of a failure of JetStream and the next append."""
 _INSPECT_EVERY = 10.0
 """Seconds between checks that the stream still holds the records that were stored in it."""
 VERDICTS = 3
@@ -61,68 +58,32 @@ _OVER_SERVER = "maximum payload violation"
 """Error with which a server closes a connection that exceeded its max_payload."""
 
 
-class StoreRecovery(Protocol):
-    """Finds out why the server does not store, and repairs what can be repaired.
-
-    ``stored`` is the last acknowledged record, ``first`` the one at which the log may begin.
-    """
-
-    damage: str | None
-    """What happened to the stored records; None: nothing that is known."""
-
-    def problem(self, stored: int, first: int, *, idle: bool) -> str | None:
-        """Return the reason why nothing can currently be stored, None when none is known.
-
-        ``idle``: no record waits for an acknowledgement.
-        """
-
-    async def restart(self, stored: int, first: int) -> None:
-        """Restart the server if that helps; raise NatsUnavailable when only waiting helps."""
-
-    async def sync(self) -> None:
-        """Make the content of the stream durable; raise an EventStoreError when that fails."""
-
-
-@dataclass(frozen=True, slots=True)
-class _WaitTimes:
+@dataclass(slots=True)
+class WaitTimes:
     """The wait times of a writer for JetStream, in seconds."""
 
-    ack: float
+    ack: float = 5.0
     """For an acknowledgement, before the stream is checked."""
-    look: float
-    """For the first answer about the stream."""
-    look_most: float
+    look: float = _ALIGN_TIMEOUT
+    """For the first answer about the stream after a failure; later ones may take longer."""
+    look_most: float = REQUEST_SECONDS
     """For later answers."""
-    retry_most: float
+    retry_most: float = 1.0
     """Longest wait between two checks after a failed one."""
-    room: float
-    """Longest wait before the next append after a failure."""
-    server: float | None
+    room: float = 1.0
+    """Longest wait before the next append after a failure of JetStream."""
+    server: float | None = None
     """Before the writer tries another server; None: there is only one."""
 
 
-def _wait_times(replicas: int) -> _WaitTimes:
+def wait_times(replicas: int) -> WaitTimes:
     """Return the wait times: shorter ones where another server can take over.
 
     The election of a leader takes up to 10 s, which leaves little for everything else.
     """
     if replicas == 1:
-        return _WaitTimes(
-            ack=ACK_TIMEOUT,
-            look=_ALIGN_TIMEOUT,
-            look_most=REQUEST_SECONDS,
-            retry_most=_RETRY_MAX,
-            room=_ROOM_MAX,
-            server=None,
-        )
-    return _WaitTimes(
-        ack=0.6 * ACK_TIMEOUT,
-        look=_ALIGN_TIMEOUT / 2,
-        look_most=_ALIGN_TIMEOUT / 2,
-        retry_most=_RETRY_MAX / 4,
-        room=_ROOM_MAX / 10,
-        server=ACK_TIMEOUT / 2,
-    )
+        return WaitTimes()
+    return WaitTimes(ack=3.0, look=1.0, look_most=1.0, retry_most=0.25, room=0.1, server=2.5)
 
 
 class LogWriter:
@@ -139,7 +100,7 @@ class LogWriter:
         subject: str,
         clock: Clock,
         on_fatal: Callable[[EventStoreError], None],
-        recovery: StoreRecovery | None = None,
+        recovery: DiskRecovery | None = None,
         max_msg_size: int = -1,
         refused: int = 0,
         replicas: int = 1,
@@ -149,6 +110,7 @@ class LogWriter:
         self._subject = subject
         self._clock = clock
         self._replicas = replicas
+        self.waits = wait_times(replicas)
         self._changed_server = float("-inf")
         self._on_fatal = on_fatal
         self._recovery = recovery
@@ -181,10 +143,6 @@ class LogWriter:
     def damage(self) -> str | None:
         """What happened to the stored records; None: nothing that is known."""
         return self._recovery.damage if self._recovery is not None else None
-
-    @property
-    def _wait_times(self) -> _WaitTimes:
-        return _wait_times(self._replicas)
 
     async def start(self, journal: Journal) -> None:
         """Begin to append the records of a journal."""
@@ -309,8 +267,8 @@ class LogWriter:
         if place == sequence:
             self._committed(sequence)
         else:
-            found = place if isinstance(place, int) else None
-            self._fail(Fenced(self._stream, sequence - 1, found))
+            end = place if isinstance(place, int) else None
+            self._fail(Fenced(self._stream, sequence - 1, end))
 
     def _too_large(self, sequence: int, what: str) -> None:
         """Fail when a pending record can never be stored."""
@@ -354,19 +312,19 @@ class LogWriter:
             pending = self._journal.pending
             if pending and pending[0].sent_at:
                 age = self._clock.monotonic() - pending[0].sent_at
-                if age > self._wait_times.ack:
-                    waited = f"{self._wait_times.ack:g} s"
+                if age > self.waits.ack:
+                    waited = f"{self.waits.ack:g} s"
                     self.recover(f"no answer from JetStream for more than {waited}")
 
     def _why_closed(self) -> EventStoreError:
         """Return the error for a connection that was closed permanently."""
-        last = self._nc.last_error
-        if _OVER_SERVER not in str(last or "").lower():
-            why = describe_error(last) if last else "see its log"
+        error = self._nc.last_error
+        if _OVER_SERVER not in str(error or "").lower():
+            why = describe_error(error) if error else "see its log"
             return NatsUnavailable(f"NATS closed the connection permanently: {why}")
         pending = self._journal.pending if self._journal is not None else []
         # The server does not name the message; its size did not exceed the previous limit of NATS.
-        size = max((one.size for one in pending), default=0) or self._nc.max_payload
+        size = max((record.size for record in pending), default=0) or self._nc.max_payload
         return RecordTooLarge(self._stream, size, f"NATS closed the connection: {_OVER_SERVER}")
 
     async def _inspect(self, journal: Journal) -> None:
@@ -395,7 +353,7 @@ class LogWriter:
         self._stream_most = info["config"].get("max_msg_size", -1)
         self._look_at_bounds(journal)
         self._look_at_replicas(journal, info["config"].get("num_replicas", 1))
-        first, last = info["state"]["first_seq"], info["state"]["last_seq"]
+        first, end = info["state"]["first_seq"], info["state"]["last_seq"]
         if durable and first > self.first:
             try:
                 await self.check_fence(_ALIGN_TIMEOUT)
@@ -403,10 +361,10 @@ class LogWriter:
                 return None
             except EventStoreError as error:
                 return error
-            gone = f"is gone from stream {self._stream}, which now begins later"
-            return CorruptLog(self.first, gone)
-        if last < durable:
-            return CorruptLog(last + 1, self._gone())
+            what = f"is gone from stream {self._stream}, which now begins later"
+            return CorruptLog(self.first, what)
+        if end < durable:
+            return CorruptLog(end + 1, self._gone())
         return None
 
     def _gone(self) -> str:
@@ -422,7 +380,7 @@ class LogWriter:
         """Reconcile the stream with the journal's pending records; retry until it works."""
         self._log_outage()
         delay = _RETRY_FIRST
-        timeout = self._wait_times.look
+        timeout = self.waits.look
         verdicts = 0
         while True:
             try:
@@ -436,8 +394,8 @@ class LogWriter:
                     await asyncio.sleep(_RETRY_UNCONNECTED)
                     continue
                 await asyncio.sleep(delay)
-                delay = min(delay * 2, self._wait_times.retry_most)
-                timeout = min(timeout * 2, self._wait_times.look_most)
+                delay = min(delay * 2, self.waits.retry_most)
+                timeout = min(timeout * 2, self.waits.look_most)
                 continue
             except EventStoreError as error:
                 verdicts += 1
@@ -450,7 +408,7 @@ class LogWriter:
         # The next failure is a new one; pause before it, since a full disk fails immediately.
         age = self._outage_seconds()
         if self._refused_by_server and age > _RETRY_FIRST:
-            await asyncio.sleep(min(age / 4, self._wait_times.room))
+            await asyncio.sleep(min(age / 4, self.waits.room))
         self._refused_by_server = False
         self._recovering = None
         self._attempt += 1
@@ -466,9 +424,9 @@ class LogWriter:
         It may be disconnected from the others, or suspended, without a sign on the connection.
         """
         pending = self._journal.pending if self._journal is not None else []
-        since = min([self.outage_since, *(one.sent_at for one in pending if one.sent_at)])
+        since = min([self.outage_since, *(record.sent_at for record in pending if record.sent_at)])
         since, now = max(since, self._changed_server), self._clock.monotonic()
-        if self._wait_times.server is not None and now - since > self._wait_times.server:
+        if self.waits.server is not None and now - since > self.waits.server:
             self._changed_server = now
             await self._nc.change_server()
 

@@ -95,7 +95,8 @@ class MessageStore:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._size = 0
+        self.size = 0
+        """Approximate memory of the cached messages in bytes."""
         self._records: OrderedDict[int, list[StoredMessages]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -105,11 +106,6 @@ class MessageStore:
     def __bool__(self) -> bool:
         """Return whether it is not empty; a compiled class does not ask ``__len__``."""
         return len(self) > 0
-
-    @property
-    def size(self) -> int:
-        """Approximate memory of the cached messages in bytes."""
-        return self._size
 
     def add(self, stored: StoredMessages) -> None:
         """Cache messages."""
@@ -127,14 +123,14 @@ class MessageStore:
                     return
                 self._forget([held.pop(at)])
             held.insert(at, stored)
-        self._size += _footprint(stored)
-        while self._size > self._limit and len(self._records) > 1:
+        self.size += _footprint(stored)
+        while self.size > self._limit and len(self._records) > 1:
             self._forget(self._records.popitem(last=False)[1])
 
     def clear(self) -> None:
         """Drop all messages."""
         self._records.clear()
-        self._size = 0
+        self.size = 0
 
     def add_record(self, record: Record) -> None:
         """Cache the messages of a record of the log."""
@@ -162,8 +158,8 @@ class MessageStore:
             )
         return stored.message(offset)
 
-    def _forget(self, gone: Iterable[StoredMessages]) -> None:
-        self._size -= sum(_footprint(stored) for stored in gone)
+    def _forget(self, dropped: Iterable[StoredMessages]) -> None:
+        self.size -= sum(_footprint(stored) for stored in dropped)
 
 
 def _footprint(stored: StoredMessages) -> int:

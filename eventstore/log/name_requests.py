@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from eventstore import durable_files
 from eventstore.format.sealing import SALT_BYTES
 from eventstore.log.key_file import KeyFileError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MARK: Final = ".erase-"
-_UNFINISHED: Final = ".new"
 _ABANDONED: Final = 60.0
 """Seconds after which a request that is not finished is left over; writing one takes less."""
 _HASH: Final = b"foldmq-erase-1"
@@ -60,20 +60,10 @@ def store_request(request: NameRequest, key_file: Path) -> None:
     Raises KeyFileError.
     """
     path = key_file.with_name(f"{key_file.name}{_MARK}{secrets.token_hex(8)}")
-    unfinished = path.with_name(path.name + _UNFINISHED)
     fields = {name: getattr(request, name) for name in ("by", "kind", "salt", "digest")}
     try:
-        file = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(file, orjson.dumps(fields))
-            os.fsync(file)
-        finally:
-            os.close(file)
-        unfinished.rename(path)
-        _sync(path.parent)
+        durable_files.replace(path, orjson.dumps(fields))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink()
         raise KeyFileError(f"{path}: cannot be written: {error.strerror}") from None
 
 
@@ -88,7 +78,7 @@ def stored_requests(key_file: Path) -> list[NameRequest]:
         for path in sorted(key_file.parent.iterdir()):
             if not path.name.startswith(prefix):
                 continue
-            if path.name.endswith(_UNFINISHED):
+            if path.name.endswith(durable_files.DRAFT):
                 _remove_abandoned(path)
                 continue
             try:
@@ -118,7 +108,7 @@ def remove_request(request: NameRequest) -> None:
         finally:
             os.close(file)
         path.unlink()
-        _sync(path.parent)
+        durable_files.sync(path.parent)
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be removed: {error.strerror}") from None
 
@@ -133,11 +123,3 @@ def _remove_abandoned(unfinished: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # it was finished meanwhile
         if unfinished.stat().st_mtime < time.time() - _ABANDONED:
             unfinished.unlink()
-
-
-def _sync(directory: Path) -> None:
-    opened = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -239,13 +239,13 @@ def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
 
 
 async def _read_range(
-    nc: Client, stream: str, span: tuple[int, int], wanted: set[int], seconds: float | None
+    nc: Client, stream: str, span: tuple[int, int], requested: set[int], seconds: float | None
 ) -> list[Record]:
     first, last = span
     if first == last:
         return [decode_record(first, await get_message(nc, stream, first, seconds))]
     stored = read_stored(nc, stream, first, last, seconds)
-    return [decode_record(number, data) async for number, data in stored if number in wanted]
+    return [decode_record(number, data) async for number, data in stored if number in requested]
 
 
 async def read_some(
@@ -256,14 +256,14 @@ async def read_some(
     Raises CorruptLog when one of them is missing or damaged, LogUnavailable as above.
     """
     records: dict[int, Record] = {}
-    wanted = set(sequences)
-    ranges = _ranges(wanted)
+    requested = set(sequences)
+    ranges = _ranges(requested)
     for start in range(0, len(ranges), _RANGES_AT_ONCE):
         spans = ranges[start : start + _RANGES_AT_ONCE]
         parts = await asyncio.gather(
-            *(_read_range(nc, stream, span, wanted, seconds) for span in spans)
+            *(_read_range(nc, stream, span, requested, seconds) for span in spans)
         )
         records.update((record.sequence, record) for part in parts for record in part)
-    for sequence in sorted(wanted - records.keys()):
+    for sequence in sorted(requested - records.keys()):
         raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")
     return list(records.values())

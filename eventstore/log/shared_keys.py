@@ -1,4 +1,4 @@
-"""The keys of a log that the nodes of a cluster lead, or led, in a directory that they share.
+"""The keys of a log: in one file, or in those of the nodes of a cluster that lead, or led, it.
 
 Each leader makes keys in a file of its own, which its epoch names, with numbers of its epoch: a
 leader that was replaced, and does not know yet, can only extend a file that nobody needs any more.
@@ -9,10 +9,12 @@ done twice. So there is no lock, which a suspended or unreachable node could kee
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, TypeAlias
+import threading
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from eventstore.format.sealing import content_cipher
 from eventstore.log.key_file import (
     KeyFile,
     KeyFileError,
@@ -32,18 +34,25 @@ _log = structlog.get_logger("foldmq")
 _LOOK_EVERY: Final = 5.0
 _LOOKS: Final = 3
 """Looks in a row that find no file of the leader, until that is a problem: it has just begun."""
+_CIPHERS: Final = 4096
+"""Ciphers that are kept, 1.2 KB of memory each, before all are made again."""
 
 
-class SharedKeys:
-    """The open files; as :class:`KeyFile`. Every method raises KeyFileError."""
+class Keys:
+    """The keys of a log that a broker writes. Every method raises KeyFileError.
 
-    def __init__(self, path: Path, node: str, epoch: int, *, is_shared: bool = True) -> None:
+    :meth:`erase` may be called in another thread, one call at a time.
+    """
+
+    def __init__(self, path: Path, node: str, epoch: int = 0, *, is_shared: bool = False) -> None:
         """Open the files of all epochs, and make that of ``epoch``; ``path`` is a setting.
 
-        ``is_shared``: the nodes of a cluster use them; otherwise a single broker, to which a log
-        of a cluster was restored.
+        ``is_shared``: the nodes of a cluster use them; otherwise a single broker, which may have
+        the log of a cluster.
         """
         self.path = path
+        self._erasing = threading.Lock()
+        self._ciphers: dict[int, CipherContext] = {}
         self._own = KeyFile(file_of_epoch(path, epoch), node, epoch, is_shared=is_shared)
         self._files = {epoch: self._own}
         try:
@@ -63,22 +72,31 @@ class SharedKeys:
     @property
     def ranges(self) -> list[range]:
         """The numbers that keys have or had."""
-        return [each for _, file in sorted(self._files.items()) for each in file.ranges]
+        return [file.numbers for _, file in sorted(self._files.items())]
 
     def key(self, number: int) -> bytes | None:
         """Return a key by its number; None: it was erased, or does not exist."""
-        file = self._files.get(epoch_of(number))
-        return None if file is None else file.key(number)
+        return self._slot(number)[0]
 
     def cipher(self, number: int) -> CipherContext | None:
         """Return the cipher of a key; None: it was erased, or does not exist."""
-        file = self._files.get(epoch_of(number))
-        return None if file is None else file.cipher(number)
+        cipher = self._ciphers.get(number)
+        if cipher is not None:
+            return cipher
+        key = self.key(number)
+        if key is None:
+            return None
+        if len(self._ciphers) >= _CIPHERS:
+            self._ciphers.clear()
+        cipher = self._ciphers[number] = content_cipher(key)
+        if self.key(number) is None:  # another thread has just erased it
+            self._ciphers.pop(number, None)
+            return None
+        return cipher
 
     def erasure(self, number: int) -> int:
         """Return the number of the erasure that destroyed a key; 0: none did."""
-        file = self._files.get(epoch_of(number))
-        return 0 if file is None else file.erasure(number)
+        return self._slot(number)[1]
 
     @property
     def last_erasure(self) -> int:
@@ -87,8 +105,11 @@ class SharedKeys:
 
     def is_damaged(self, number: int) -> bool:
         """Return whether a key neither exists nor was erased."""
+        return self._slot(number) == (None, 0)
+
+    def _slot(self, number: int) -> tuple[bytes | None, int]:
         file = self._files.get(epoch_of(number))
-        return file is None or file.is_damaged(number)
+        return (None, 0) if file is None else file.slot(number)
 
     def extend(self) -> None:
         """Add new keys, on disk when this returns."""
@@ -108,13 +129,20 @@ class SharedKeys:
                     f"personal_key_file = {file_of_epoch(self.path, epoch)}: is missing, so that "
                     "its keys cannot be destroyed: restore it, and start again"
                 )
-        for epoch, own in by_epoch.items():
-            self._files[epoch].erase(own, erasure)
+        with self._erasing:
+            for epoch, of_epoch in by_epoch.items():
+                try:
+                    self._files[epoch].erase(of_epoch, erasure)
+                finally:
+                    for number in of_epoch:
+                        self._ciphers.pop(number, None)
 
     def close(self) -> None:
         """Close the files once no key is being destroyed, and forget the keys."""
-        for file in self._files.values():
-            file.close()
+        with self._erasing:
+            self._ciphers.clear()
+            for file in self._files.values():
+                file.close()
 
 
 def open_keys(path: Path, node: str, epoch: int | None) -> Keys:
@@ -123,13 +151,8 @@ def open_keys(path: Path, node: str, epoch: int | None) -> Keys:
     ``epoch`` is that of this leader; None: a single broker, which goes on with the newest file.
     """
     if epoch is not None:
-        return SharedKeys(path, node, epoch)
-    newest = max(files_of_epochs(path), default=0)
-    return SharedKeys(path, node, newest, is_shared=False) if newest else KeyFile(path, node)
-
-
-Keys: TypeAlias = KeyFile | SharedKeys
-"""The keys of a log that a broker writes."""
+        return Keys(path, node, epoch, is_shared=True)
+    return Keys(path, node, max(files_of_epochs(path), default=0))
 
 
 def check_directory(path: Path) -> None:
@@ -146,8 +169,10 @@ async def watch_directory(path: Path, epoch: Callable[[], int]) -> None:
     missed = 0
     while missed < _LOOKS:
         await asyncio.sleep(_LOOK_EVERY)
-        known = epoch()
-        is_there = not known or await asyncio.to_thread(file_of_epoch(path, known).exists)
+        leader_epoch = epoch()
+        is_there = not leader_epoch or await asyncio.to_thread(
+            file_of_epoch(path, leader_epoch).exists
+        )
         missed = 0 if is_there else missed + 1
     _log.error(
         "the leader's keys are not in the directory of personal_key_file: this node cannot take "

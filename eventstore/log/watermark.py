@@ -13,7 +13,6 @@ a file system is no copy; a snapshot of blocks is not recognised as one.
 
 import fcntl
 import os
-import sys
 from pathlib import Path
 from typing import Any, Final
 
@@ -212,8 +211,6 @@ class Watermark:
 def _identity(descriptor: int) -> tuple[int, int]:
     """Return the inode of an open file, and its generation; 0: the file system tells none."""
     status = os.fstat(descriptor)
-    if sys.platform != "linux":
-        return status.st_ino, int(getattr(status, "st_birthtime", 0) * 1000)
     try:
         return status.st_ino, int.from_bytes(
             fcntl.ioctl(descriptor, _GENERATION, bytes(8)), "little"

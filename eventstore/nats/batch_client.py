@@ -21,7 +21,7 @@ from nats.aio.client import Client
 
 from eventstore.display import escaped
 from eventstore.errors import BadNatsOptions, NatsUnavailable
-from eventstore.nats.batch_transport import BatchConnection, BatchTransport, NatsMessage
+from eventstore.nats.batch_transport import BatchConnection, NatsMessage
 from eventstore.nats.connection import (
     ConnectionOptions,
     Notice,
@@ -74,8 +74,7 @@ class BatchClient:
         self._on_down = on_down
         self._on_error = on_error
         self._on_refused = on_refused
-        self._transport = BatchTransport(self)
-        self._client = _Client(self._transport)
+        self._client = _Client(self)
         self._connection: BatchConnection | None = None  # the connection that gets subscriptions
         self._open = False  # between open and close
         self._problems: set[str] = set()
@@ -188,14 +187,14 @@ class BatchClient:
             asyncio.get_running_loop().call_soon(self._confirm_leaving)
         self._leaving.append(sid)
 
-    def fence(self, done: Callable[[], object]) -> None:
+    def fence(self, on_confirmed: Callable[[], object]) -> None:
         """Call ``done`` when the server has processed everything written before.
 
         It is never called if the connection is lost before that, or is down now.
         """
         if self.connected and self._connection is not None:
             self._confirm_leaving()  # after a fence no message of an ended subscription arrives
-            self._connection.ping(done)
+            self._connection.ping(on_confirmed)
 
     def pause_reading(self) -> None:
         """Pause reading, briefly: the server disconnects slow clients."""
@@ -217,11 +216,11 @@ class BatchClient:
 
     def arrived(self, messages: list[NatsMessage]) -> None:
         """Pass on messages."""
-        known = self._subjects
+        subjects = self._subjects
         for message in messages:
-            if message[0] not in known:
+            if message[0] not in subjects:
                 # the server may have queued them for sending when it confirmed the UNSUB
-                messages = [message for message in messages if message[0] in known]
+                messages = [message for message in messages if message[0] in subjects]
                 break
         if messages:
             self._on_messages(messages)
@@ -255,7 +254,7 @@ class BatchClient:
     # A new connection.
 
     def _on_connected(self, *, first: bool = False) -> None:
-        connection = self._transport.connection
+        connection = self._client.dialled
         if connection is None or connection.over or connection is self._connection:
             return
         self._connection = connection
@@ -324,9 +323,11 @@ class _Client(Client):
     the server's INFO in ``_server_info``.
     """
 
-    def __init__(self, transport: BatchTransport) -> None:
+    def __init__(self, owner: BatchClient) -> None:
         super().__init__()
-        self._for_link = transport
+        self._owner = owner
+        self.dialled: BatchConnection | None = None
+        """The connection that was dialled last."""
 
     def check(self, where: str) -> None:
         """Raise NatsUnavailable if the connected server is too old, or accepts no headers."""
@@ -337,7 +338,9 @@ class _Client(Client):
             )
 
     async def _connect_to_server(self, s: Any) -> None:
-        self._transport = self._for_link
+        if self.dialled is not None:
+            self.dialled.abort()
+        self._transport = self.dialled = BatchConnection(self._owner)
         await super()._connect_to_server(s)
 
     async def _attempt_reconnect(self) -> None:

@@ -1,4 +1,4 @@
-"""The transport of a BatchClient, between nats-py and its socket: messages bypass nats-py.
+"""The transports of a BatchClient, between nats-py and its socket: messages bypass nats-py.
 
 nats-py dials, handles INFO and CONNECT, requests TLS, sends its pings and reconnects; for that it
 accepts any ``nats.aio.transport.Transport``. This transport passes only the lines for that to it.
@@ -202,8 +202,8 @@ _CLOSE_SECONDS: Final = 1.0
 """Seconds that the server of a closed connection gets to read the pending data."""
 
 
-class BatchConnection(asyncio.Protocol):
-    """One connection to a server, from its first byte to its last."""
+class BatchConnection(asyncio.Protocol, Transport):
+    """One connection to a server, from its first byte to its last: a transport for nats-py."""
 
     def __init__(self, owner: BatchClient) -> None:
         self._owner = owner
@@ -220,14 +220,66 @@ class BatchConnection(asyncio.Protocol):
         self.over = False  # nothing more is sent or passed on
         self.gone = asyncio.Event()  # the socket is closed
 
-    async def start_tls(self, context: ssl.SSLContext, name: str | None, seconds: float) -> None:
+    # Called by nats-py.
+
+    async def connect(
+        self,
+        uri: ParseResult,
+        buffer_size: int,  # noqa: ARG002 - asyncio reads as much as there is
+        connect_timeout: int,
+    ) -> None:
+        """Dial a server."""
+        async with asyncio.timeout(connect_timeout):
+            await self._loop.create_connection(lambda: self, str(uri.hostname), uri.port or _PORT)
+
+    async def connect_tls(
+        self,
+        uri: str | ParseResult,
+        ssl_context: ssl.SSLContext,
+        buffer_size: int,  # noqa: ARG002
+        connect_timeout: int,
+    ) -> None:
         """Continue in TLS."""
         assert self._transport is not None  # noqa: S101 - narrows the type
-        async with asyncio.timeout(seconds):
-            over = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
+        name = uri if isinstance(uri, str) else uri.hostname
+        async with asyncio.timeout(connect_timeout):
+            over = await self._loop.start_tls(
+                self._transport, self, ssl_context, server_hostname=name
+            )
         if over is None:
             raise ConnectionResetError("the connection was lost during the TLS handshake")
         self.connection_made(over)
+
+    def write(self, payload: bytes) -> None:
+        """Send nats-py's lines; the PONGs of its PINGs are passed to it."""
+        if self._transport is None:
+            raise ConnectionError("no server was dialled")
+        self._pings.extend([None] * payload.count(PING))
+        self.send(payload)
+
+    def writelines(self, payload: list[bytes]) -> None:
+        """Send nats-py's lines."""
+        for line in payload:
+            self.write(line)
+
+    async def drain(self) -> None:
+        """Do nothing: nats-py's few lines need no flow control."""
+
+    async def wait_closed(self) -> None:
+        """Wait until the socket is closed, but only briefly for a server that no longer reads."""
+        if self._transport is None:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await self.gone.wait()
+        self.abort()
+
+    def at_eof(self) -> bool:
+        """Return False: ``read`` raises at the end."""
+        return False
+
+    def __bool__(self) -> bool:
+        return True
 
     # Called by asyncio.
 
@@ -291,14 +343,9 @@ class BatchConnection(asyncio.Protocol):
             self._to_flush = True
             self._loop.call_soon(self._flush)
 
-    def send_for_library(self, data: bytes) -> None:
-        """Write nats-py's lines; the PONGs of its PINGs are passed to it."""
-        self._pings.extend([None] * data.count(PING))
-        self.send(data)
-
-    def ping(self, done: Callable[[], object]) -> None:
+    def ping(self, on_answer: Callable[[], object]) -> None:
         """Send our own PING; ``done`` is called when its PONG arrives."""
-        self._pings.append(done)
+        self._pings.append(on_answer)
         self.send(PING)
 
     @property
@@ -321,9 +368,9 @@ class BatchConnection(asyncio.Protocol):
 
     def _line(self, line: bytes) -> None:
         if line.startswith(b"PONG"):
-            done = self._pings.popleft() if self._pings else None
-            if done is not None:
-                done()
+            on_answer = self._pings.popleft() if self._pings else None
+            if on_answer is not None:
+                on_answer()
                 return
         elif line.startswith(b"-ERR"):
             # Not passed to nats-py, which closes permanently on most errors. If the server wants to
@@ -345,13 +392,13 @@ class BatchConnection(asyncio.Protocol):
             self._pings.popleft()
         return line
 
-    async def read(self) -> bytes:
+    async def read(self, buffer_size: int) -> bytes:  # noqa: ARG002
         """Return lines for nats-py; the first call ends the handshake."""
         if self._parser is None:
             self._parser = BatchParser()
-            rest = bytes(self._lines)
+            received = bytes(self._lines)
             self._lines.clear()
-            self.data_received(rest)
+            self.data_received(received)
         while not self._lines:
             await self._wait_for_input()
         lines = bytes(self._lines)
@@ -393,85 +440,3 @@ class BatchConnection(asyncio.Protocol):
         self.over = True
         if self._transport is not None and not self.gone.is_set():
             self._transport.abort()
-
-
-class BatchTransport(Transport):
-    """The successive connections of a BatchClient, with the interface that nats-py expects."""
-
-    def __init__(self, owner: BatchClient) -> None:
-        self._owner = owner
-        self.connection: BatchConnection | None = None
-
-    async def connect(
-        self,
-        uri: ParseResult,
-        buffer_size: int,  # noqa: ARG002 - asyncio reads as much as there is
-        connect_timeout: int,
-    ) -> None:
-        """Dial a server."""
-        if self.connection is not None:
-            self.connection.abort()
-            self.connection = None
-        connection = BatchConnection(self._owner)
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(connect_timeout):
-            await loop.create_connection(lambda: connection, str(uri.hostname), uri.port or _PORT)
-        self.connection = connection
-
-    async def connect_tls(
-        self,
-        uri: str | ParseResult,
-        ssl_context: ssl.SSLContext,
-        buffer_size: int,  # noqa: ARG002
-        connect_timeout: int,
-    ) -> None:
-        """Continue in TLS."""
-        connection = self._dialled()
-        name = uri if isinstance(uri, str) else uri.hostname
-        await connection.start_tls(ssl_context, name, connect_timeout)
-
-    def write(self, payload: bytes) -> None:
-        """Send nats-py's lines."""
-        self._dialled().send_for_library(payload)
-
-    def writelines(self, payload: list[bytes]) -> None:
-        """Send nats-py's lines."""
-        for line in payload:
-            self.write(line)
-
-    async def read(self, buffer_size: int) -> bytes:  # noqa: ARG002
-        """Return the lines that concern nats-py."""
-        return await self._dialled().read()
-
-    async def readline(self) -> bytes:
-        """Return a line of the greeting."""
-        return await self._dialled().readline()
-
-    async def drain(self) -> None:
-        """Do nothing: nats-py's few lines need no flow control."""
-
-    async def wait_closed(self) -> None:
-        """Wait until the socket is closed, but only briefly for a server that no longer reads."""
-        if self.connection is None:
-            return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self.connection.gone.wait()
-        self.connection.abort()
-
-    def close(self) -> None:
-        """End the connection."""
-        if self.connection is not None:
-            self.connection.close()
-
-    def at_eof(self) -> bool:
-        """Return False: ``read`` raises at the end."""
-        return False
-
-    def __bool__(self) -> bool:
-        return True
-
-    def _dialled(self) -> BatchConnection:
-        if self.connection is None:
-            raise ConnectionError("no server was dialled")
-        return self.connection

@@ -245,11 +245,11 @@ class _ConnectionErrors:
             self._tell(f"NATS at {self._where}: {text}")
 
     def unavailable(self, error: Exception | None) -> NatsUnavailable:
-        last = error or self._last
-        what = describe_error(last) if last is not None else "no answer"
-        if last is not None and _is_refusal(last):
+        latest = error or self._last
+        what = describe_error(latest) if latest is not None else "no answer"
+        if latest is not None and _is_refusal(latest):
             advice = "check the user, password, token or credentials file"
-        elif isinstance(last, ssl.SSLCertVerificationError):
+        elif isinstance(latest, ssl.SSLCertVerificationError):
             advice = "set the certificate of its authority"
         else:
             advice = "check the address and that the server runs"

@@ -175,42 +175,33 @@ class DirectClient(Client):
 
         Names and values must be legal: they are sent unchecked.
         """
-        transport = self._transport
-        if not self.is_connected or transport is None:
-            return False
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"NATS/1.0\r\n{lines}\r\n".encode()
-        size = sum(map(len, payload))
-        if len(head) + size > self.max_payload:  # the server would end the connection
-            return False
-        first = f"HPUB {subject} {reply} {len(head)} {len(head) + size}\r\n".encode()
-        writer = transport._io_writer if isinstance(transport, TcpTransport) else None  # noqa: SLF001
-        try:
-            if writer is not None and size >= _LARGE:
-                writer.transport.writelines((first, head, *payload, b"\r\n"))
-                return True
-            command = b"".join((first, head, *payload, b"\r\n"))
-            if not isinstance(transport, TcpTransport):
-                self._send_soon(command)
-                return True
-            transport.write(command)  # type: ignore[no-untyped-call]
-        except (OSError, RuntimeError):  # it is closed, and nats-py has not noticed yet
-            return False
-        return True
+        size = len(head) + sum(map(len, payload))
+        first = f"HPUB {subject} {reply} {len(head)} {size}\r\n".encode()
+        return self._write_now((first, head, *payload, b"\r\n"), size)
 
     def publish_now(self, subject: str, payload: bytes) -> bool:
         """Publish a message without headers; return False if that is impossible."""
-        transport = self._transport
-        if not self.is_connected or transport is None or len(payload) > self.max_payload:
-            return False
         first = f"PUB {subject} {len(payload)}\r\n".encode()
-        command = b"".join((first, payload, b"\r\n"))
+        return self._write_now((first, payload, b"\r\n"), len(payload))
+
+    def _write_now(self, command: Sequence[bytes], size: int) -> bool:
+        """Send a command with ``size`` bytes of headers and payload, unless that is impossible."""
+        transport = self._transport
+        # For a larger message the server would end the connection.
+        if not self.is_connected or transport is None or size > self.max_payload:
+            return False
         if not isinstance(transport, TcpTransport):
-            self._send_soon(command)
+            self._send_soon(b"".join(command))
             return True
+        writer = transport._io_writer  # noqa: SLF001
         try:
-            transport.write(command)  # type: ignore[no-untyped-call]
-        except (OSError, RuntimeError):  # it is closed, and nats-py does not know yet
+            if writer is not None and size >= _LARGE:
+                writer.transport.writelines(command)
+            else:
+                transport.write(b"".join(command))  # type: ignore[no-untyped-call]
+        except (OSError, RuntimeError):  # it is closed, and nats-py has not noticed yet
             return False
         return True
 
@@ -284,16 +275,16 @@ class DirectClient(Client):
                     return b"", data[at:]
                 break
             at = end + 2
-            try:
-                callback(line[1].decode(), data[begin:end])
-            except Exception as error:  # noqa: BLE001 - as in ``_process_msg``
-                failure = asyncio.ensure_future(self._error_cb(error))
-                self._failures.add(failure)
-                failure.add_done_callback(self._failures.discard)
-        rest = data[at:] if at else data
-        if line is None and 4 <= len(rest) <= _LINE and rest[:4] == b"MSG " and b"\n" not in rest:
-            return b"", rest
-        return rest, b""
+            self._hear(callback, line[1], data[begin:end])
+        others = data[at:] if at else data
+        if (
+            line is None
+            and 4 <= len(others) <= _LINE
+            and others[:4] == b"MSG "
+            and b"\n" not in others
+        ):
+            return b"", others
+        return others, b""
 
     async def _process_msg(
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any
@@ -302,10 +293,15 @@ class DirectClient(Client):
         if callback is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
+        self._hear(callback, subject, data)
+
+    def _hear(self, callback: Callable[[str, bytes], None], subject: bytes, data: bytes) -> None:
         try:
             callback(subject.decode(), data)
         except Exception as error:  # noqa: BLE001 - nats-py would read no further
-            await self._error_cb(error)
+            failure = asyncio.ensure_future(self._error_cb(error))
+            self._failures.add(failure)
+            failure.add_done_callback(self._failures.discard)
 
 
 def _nothing() -> None:

@@ -14,7 +14,14 @@ LOG_STREAM_PREFIX: Final = "FOLDMQ_LOG_"
 async def list_logs(client: Client) -> list[str]:
     """Return the names of the streams that are logs of foldmq nodes; raises NatsUnavailable."""
     # imported late: it takes a third of a second, and the prefix is also needed without NATS
-    from eventstore.nats.jetstream import list_streams
+    from eventstore.nats.jetstream import require
 
-    names = await list_streams(client, "foldmq.log.>")
+    names: list[str] = []
+    total = 1
+    while len(names) < total:
+        request = {"offset": len(names), "subject": "foldmq.log.>"}
+        answer = await require(client, "STREAM.NAMES", request)
+        page = answer.get("streams") or []
+        total = answer.get("total", 0) if page else 0
+        names += page
     return sorted(name for name in names if name.startswith(LOG_STREAM_PREFIX))

@@ -188,24 +188,6 @@ class ServerWatch:
         return True
 
 
-async def list_streams(client: Client, subject: str) -> list[str]:
-    """Return the names of the streams with subjects that match one; raises NatsUnavailable."""
-    names: list[str] = []
-    total = 1
-    while len(names) < total:
-        request = {"offset": len(names), "subject": subject}
-        try:
-            answer = await _call(client, "STREAM.NAMES", request)
-        except (TimeoutError, nats.errors.Error) as error:
-            raise NatsUnavailable(
-                f"JetStream does not list its streams: {error or 'time-out'}"
-            ) from None
-        page = answer.get("streams") or []
-        total = answer.get("total", 0) if page else 0
-        names += page
-    return names
-
-
 async def request_stream(
     client: Client,
     stream: str,
@@ -251,13 +233,13 @@ async def purge(client: Client, stream: str, before: int | None = None) -> None:
 
 
 async def publish_expecting(
-    client: Client, subject: str, data: bytes, last: int, seconds: float | None = None
+    client: Client, subject: str, data: bytes, last_sequence: int, seconds: float | None = None
 ) -> dict[str, Any]:
     """Store a message if ``last`` is the stream's last sequence; return JetStream's answer.
 
     Raises nats-py's exceptions when there is no answer.
     """
-    headers = {"Nats-Expected-Last-Sequence": str(last)}
+    headers = {"Nats-Expected-Last-Sequence": str(last_sequence)}
     reply = await client.request(subject, data, timeout=seconds or REQUEST_SECONDS, headers=headers)
     answer: dict[str, Any] = orjson.loads(reply.data)
     return answer
@@ -305,28 +287,28 @@ async def read_next(
 
 
 async def _ask_leader(
-    client: Client, stream: str, wanted: Mapping[str, object], seconds: float | None
+    client: Client, stream: str, query: Mapping[str, object], seconds: float | None
 ) -> tuple[int, bytes] | None:
     """Return sequence and data of a message; None if the leader answers twice that it has none."""
     method = f"STREAM.MSG.GET.{stream}"
     for look in range(_LOOKS):
-        answer = await request_stream(client, stream, method, wanted, seconds)
+        answer = await request_stream(client, stream, method, query, seconds)
         if "error" not in answer:
             message = answer["message"]
             return message["seq"], base64.b64decode(message.get("data", ""))
-        if look == _LOOKS - 1 or not await _may_be_behind(client, stream, wanted, seconds):
+        if look == _LOOKS - 1 or not await _may_be_behind(client, stream, query, seconds):
             break
         await asyncio.sleep(_LOOK_AGAIN_SECONDS)
     return None
 
 
 async def _may_be_behind(
-    client: Client, stream: str, wanted: Mapping[str, object], seconds: float | None
+    client: Client, stream: str, query: Mapping[str, object], seconds: float | None
 ) -> bool:
     """Return whether the leader that was asked may lag behind replicas with the message."""
     info = await read_info(client, stream, seconds)
-    last: int = info["state"]["last_seq"]
-    return info["config"].get("num_replicas", 1) > 1 and wanted["seq"] > last  # type: ignore[operator] # a number
+    last_sequence: int = info["state"]["last_seq"]
+    return info["config"].get("num_replicas", 1) > 1 and query["seq"] > last_sequence  # type: ignore[operator] # a number
 
 
 def status_of(message: Msg) -> str | None:

@@ -167,13 +167,13 @@ async def _create(
 ) -> dict[str, Any]:
     """Create a stream with a number of replicas, None: as many as fit the cluster, up to three."""
     method = f"STREAM.CREATE.{config['name']}"
-    wanted = replicas
-    if wanted is None:
-        wanted = await _default_replicas(client)
+    count = replicas
+    if count is None:
+        count = await _default_replicas(client)
     else:
-        await check_all_servers(client, wanted)
-    accept = () if wanted == 1 else (NO_PEERS, NO_CLUSTER)
-    request = {**config, "num_replicas": wanted}
+        await check_all_servers(client, count)
+    accept = () if count == 1 else (NO_PEERS, NO_CLUSTER)
+    request = {**config, "num_replicas": count}
     try:
         reply = await require(client, method, request, accept=accept)
     except LogUnavailable:
@@ -183,10 +183,10 @@ async def _create(
     if "error" in reply and replicas is None:
         return await require(client, method, {**config, "num_replicas": 1})
     if "error" in reply:
-        raise TooManyReplicas(wanted, reply["error"].get("description", ""))
-    if wanted == 1:
+        raise TooManyReplicas(count, reply["error"].get("description", ""))
+    if count == 1:
         return reply
-    return await replicas_in_step(client, str(config["name"]), wanted, _NEW_SECONDS)
+    return await replicas_in_step(client, str(config["name"]), count, _NEW_SECONDS)
 
 
 async def _default_replicas(client: Client) -> int:

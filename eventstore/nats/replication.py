@@ -82,9 +82,9 @@ async def set_replicas(client: Client, config: Mapping[str, Any], replicas: int)
     background. Raises TooManyReplicas, and as :func:`eventstore.nats.jetstream.require`.
     """
     name = config["name"]
-    wanted = {**config, "num_replicas": replicas}
+    changed = {**config, "num_replicas": replicas}
     accept = (NO_PEERS, NO_CLUSTER)
-    answer = await require(client, f"STREAM.UPDATE.{name}", wanted, accept=accept)
+    answer = await require(client, f"STREAM.UPDATE.{name}", changed, accept=accept)
     if "error" in answer:
         raise TooManyReplicas(replicas, answer["error"].get("description", ""))
     _log.info("stream gets more replicas", stream=name, replicas=replicas)

@@ -65,8 +65,8 @@ def _scheme(url: str) -> str:
 
 def without_secrets(url: str) -> str:
     """Return an address for display: without user or password."""
-    scheme, separator, rest = url.rpartition("://")
-    return scheme + separator + rest.rpartition("@")[2]
+    scheme, separator, address = url.rpartition("://")
+    return scheme + separator + address.rpartition("@")[2]
 
 
 _AVOIDED: Final = 5.0

@@ -11,6 +11,7 @@ start, and the server trusts it beside the authorities of the clients' certifica
 """
 
 import asyncio
+import datetime as dt
 import secrets
 import ssl
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +36,8 @@ SERVER_KEY: Final = "server-key.pem"
 """Copies of the server's certificate and key, if these begin with a byte order mark."""
 
 _HANDSHAKE_SECONDS: Final = 5
+_DAY: Final = dt.timedelta(days=1)
+_LIFE: Final = 3650 * _DAY
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,7 @@ class ClientServerTls:
         )
         if self._tls.client_ca is not None:
             trusted = _read(self._tls.client_ca)
-            self._bridges = self._bridges or _new_bridge_certificate()
+            self._bridges = self._bridges or _self_signed()
             certificate, key = self._bridges
             self._datadir.write_private(self._datadir.path / TRUSTED, f"{trusted}\n{certificate}")
             self._datadir.write_private(self._datadir.path / BRIDGE, certificate + key)
@@ -95,28 +98,10 @@ class ClientServerTls:
         self._datadir.write_private(self._datadir.path / name, _read(file))
         return self._datadir.path / name
 
-    def context(self) -> ssl.SSLContext:
-        """Return the TLS context for connections to the server."""
-        return bridge_context(self.bridge_certificate)
-
     @property
     def bridge_certificate(self) -> Path | None:
         """The certificate and key that connections to the server present; None: they need none."""
         return self._datadir.path / BRIDGE if self._tls.client_ca is not None else None
-
-
-def bridge_context(certificate: Path | None) -> ssl.SSLContext:
-    """Return the TLS context for connections to the server, with a certificate to present.
-
-    The server is a child process at an address of this machine, which its certificate need not
-    contain.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    if certificate is not None:
-        context.load_cert_chain(certificate)
-    return context
 
 
 def _read(file: Path) -> str:
@@ -126,11 +111,34 @@ def _read(file: Path) -> str:
         raise BadNatsOptions(f"cannot read {file}: {error.strerror}") from None
 
 
-def _new_bridge_certificate() -> tuple[str, str]:
+def _self_signed() -> tuple[str, str]:
+    """Return a self-signed certificate of the bridge and its private key (PEM)."""
     # Loaded for this alone: the cryptography package takes several MB.
-    from eventstore.server.bridge_certificate import self_signed
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    return self_signed()
+    pem = serialization.Encoding.PEM
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "foldmq bridge")])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _DAY)
+        .not_valid_after(now + _LIFE)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return certificate.public_bytes(pem).decode(), private.decode()
 
 
 DIRECTORY: Final = "nats-clients"
@@ -180,15 +188,16 @@ class ClientServer(NatsProcess):
         probe: Callable[[], object] = lambda: None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        super().__init__(DataDir(datadir.path / DIRECTORY), sync=sync, key=key, log=log)
-        self.max_payload = max_payload
+        super().__init__(
+            DataDir(datadir.path / DIRECTORY), max_payload=max_payload, sync=sync, key=key, log=log
+        )
         self._node = datadir.node()
         self._host = host
         self._wanted_port = port
         self._users = tuple(users)
         self._callout_user = callout_user
         self._tls = ClientServerTls(tls, self._datadir) if tls is not None else None
-        self._store = store
+        self._store_bytes = store
         self._probe = probe
         self._unknown_password = secrets.token_urlsafe(24)
 
@@ -199,12 +208,7 @@ class ClientServer(NatsProcess):
 
     def access(self) -> ConnectionOptions:
         """Return foldmq's own connection options, once the server runs."""
-        return ConnectionOptions(
-            urls=(self.url,),
-            user=self.user,
-            password=self.password,
-            tls_context=self._tls.context() if self._tls is not None else None,
-        )
+        return access_of(self.facts)
 
     @property
     def facts(self) -> dict[str, str]:
@@ -265,16 +269,13 @@ class ClientServer(NatsProcess):
 
     def _configuration(self) -> Mapping[str, object]:
         return {
-            "host": self._host,
-            "port": self._port,
-            "server_name": self._server_name(),
+            **self._common(),
             **self._admission(),
             **(self._tls.configuration() if self._tls is not None else {}),
-            "max_payload": self.max_payload,
             "max_pending": max(_MIN_PENDING, 2 * self.max_payload),
-            "ping_interval": "20s",
-            **self._logging(),
-            "jetstream": self._jetstream(),
+            "jetstream": self._store(self._store_bytes, _MEMORY_STORE)
+            if self._store_bytes
+            else False,
         }
 
     def _admission(self) -> dict[str, object]:
@@ -289,24 +290,17 @@ class ClientServer(NatsProcess):
         users.append({"user": _NO_AUTH_USER, "password": self._unknown_password})
         return {"authorization": {"users": users, "timeout": 5}, "no_auth_user": _NO_AUTH_USER}
 
-    def _jetstream(self) -> object:
-        if not self._store:
-            return False
-        return {
-            "store_dir": str(self._datadir.jetstream),
-            "sync_interval": self._sync_interval(),
-            "max_file_store": self._store,
-            "max_memory_store": _MEMORY_STORE,
-            **self._encryption(),
-        }
-
 
 def access_of(facts: Mapping[str, str]) -> ConnectionOptions:
     """Return the connection options for the server of another process, from its ``facts``."""
     context = None
     if "certificate" in facts:
-        certificate = facts["certificate"]
-        context = bridge_context(Path(certificate) if certificate else None)
+        # A child process at an address of this machine, which its certificate need not contain.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        if facts["certificate"]:
+            context.load_cert_chain(facts["certificate"])
     return ConnectionOptions(
         urls=(facts["url"],),
         user=facts["user"],

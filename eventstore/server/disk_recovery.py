@@ -12,9 +12,9 @@ does not end, because a service manager might start it again on an empty directo
 import asyncio
 import contextlib
 import os
-from pathlib import Path
 
 from eventstore.datadir import DataDir
+from eventstore.durable_files import sync
 from eventstore.errors import DiskFailed, DiskFull, NatsUnavailable
 from eventstore.server.embedded_server import EmbeddedServer
 from eventstore.stored_files import GONE, StoredFiles
@@ -131,12 +131,4 @@ class DiskRecovery:
         for folder in self._datadir.jetstream.glob("jetstream/*/streams/FOLDMQ_LOG_*/msgs"):
             for path in [*folder.glob("*.blk"), folder]:
                 with contextlib.suppress(FileNotFoundError):  # its records were cut off
-                    _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+                    sync(path)

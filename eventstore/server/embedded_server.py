@@ -40,8 +40,7 @@ class EmbeddedServer(NatsProcess):
         key: StoreKey | None = None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
-        super().__init__(datadir, sync=sync, key=key, log=log)
-        self.max_payload = max_payload
+        super().__init__(datadir, max_payload=max_payload, sync=sync, key=key, log=log)
 
     def stored_streams(self) -> set[str]:
         """Return the names of the streams in the store, recovered or not."""
@@ -67,22 +66,11 @@ class EmbeddedServer(NatsProcess):
 
     def _configuration(self) -> Mapping[str, object]:
         return {
-            "host": self._host,
-            "port": self._port,
-            "server_name": self._server_name(),
+            **self._common(),
             "authorization": {"user": self.user, "password": self.password, "timeout": 30},
-            "max_payload": self.max_payload,
             # a reader that requests a batch may be sent this much before it reads any of it
             "max_pending": max(256 * 1024 * 1024, 8 * self.max_payload),
             "write_deadline": "30s",
-            "ping_interval": "20s",
-            **self._logging(),
-            "jetstream": {
-                "store_dir": str(self._datadir.jetstream),
-                "sync_interval": self._sync_interval(),
-                # the default, three quarters of the free space at the start, is too low
-                "max_file_store": _UNLIMITED,
-                "max_memory_store": 16 * 1024 * 1024,
-                **self._encryption(),
-            },
+            # the default, three quarters of the free space at the start, is too low
+            "jetstream": self._store(_UNLIMITED, 16 * 1024 * 1024),
         }

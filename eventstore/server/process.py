@@ -3,7 +3,7 @@
 nats-server does not lock its store: two servers on one store destroy it. Three measures prevent a
 server from outliving its broker unnoticed:
 
-1. on Linux the kernel ends it with the broker (``PR_SET_PDEATHSIG``);
+1. the kernel ends it with the broker (``PR_SET_PDEATHSIG``);
 2. at start, a process with exactly our arguments is ended before the next one is started;
 3. the server inherits a descriptor of the locked file ``nats.lock``: while any server lives,
    visible or not (another container on the same volume), the lock cannot be taken.
@@ -22,7 +22,6 @@ import secrets
 import shutil
 import signal
 import socket
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -105,9 +104,9 @@ _TRIES: Final = 20
 
 def free_port(host: str, preferred: int | None) -> int | None:
     """Return a free port, ``preferred`` if it is free; None: none found."""
-    wanted = [] if preferred is None else [preferred]
-    wanted += [_PORTS[secrets.randbelow(len(_PORTS))] for _ in range(_TRIES)]
-    for port in wanted:
+    ports = [] if preferred is None else [preferred]
+    ports += [_PORTS[secrets.randbelow(len(_PORTS))] for _ in range(_TRIES)]
+    for port in ports:
         with contextlib.suppress(OSError):
             family, kind, number, _, place = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM
@@ -142,8 +141,6 @@ _TIMEOUT_SECONDS: Final = 5.0
 
 def processes_with(arguments: list[str]) -> list[int]:
     """Return the processes with exactly these arguments."""
-    if not Path("/proc/self/cmdline").exists():
-        return listed_processes_with(arguments)
     return [
         int(entry.name)
         for entry in Path("/proc").iterdir()
@@ -152,27 +149,11 @@ def processes_with(arguments: list[str]) -> list[int]:
 
 
 def _has_arguments(pid: int, arguments: list[str]) -> bool:
-    if not Path("/proc/self/cmdline").exists():
-        return pid in listed_processes_with(arguments)
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
     return words[1:-1] == [os.fsencode(argument) for argument in arguments]
-
-
-def listed_processes_with(arguments: list[str]) -> list[int]:
-    """Return the same on systems without /proc, from the output of ``ps``."""
-    with os.popen("ps -axww -o pid= -o args=") as listing:  # noqa: S605,S607 - a constant command
-        lines = listing.read().splitlines()
-    tail = " " + " ".join(arguments)
-    pids = []
-    for line in lines:
-        pid, _, command = line.strip().partition(" ")
-        program = command.strip().removesuffix(tail)
-        if program != command.strip() and Path(program).name.startswith("nats-server"):
-            pids.append(int(pid))
-    return pids
 
 
 async def end_orphan(pid: int, arguments: list[str], path: Path) -> None:
@@ -192,23 +173,20 @@ async def end_orphan(pid: int, arguments: list[str], path: Path) -> None:
 
 def _signal(pid: int, number: signal.Signals, arguments: list[str], path: Path) -> bool:
     """Send a signal if the process still has these arguments; return whether it was sent."""
-    handle: int | None = None
     try:
-        if sys.platform == "linux":  # a pidfd always refers to the same process, a pid may not
-            handle = os.pidfd_open(pid)
+        handle = os.pidfd_open(pid)  # it always refers to the same process, a pid may not
+    except ProcessLookupError:
+        return False
+    try:
         if not _has_arguments(pid, arguments):
             return False
-        if sys.platform == "linux" and handle is not None:
-            signal.pidfd_send_signal(handle, number)
-        else:
-            os.kill(pid, number)
+        signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         return False
     except PermissionError:
         raise DataDirBusy(path, pid, "a NATS server of another user") from None
     finally:
-        if handle is not None:
-            os.close(handle)
+        os.close(handle)
     return True
 
 
@@ -228,7 +206,8 @@ _LOG_LINE = re.compile(r"^\[\d+\] \S+ \S+ \[(?P<level>[A-Z]{3})\] (?P<text>.*)$"
 class NatsProcess(abc.ABC):
     """A nats-server process on ``datadir``, whose lock the caller holds.
 
-    ``sync`` is the sync policy of JetStream. ``log`` is called with one line for each event.
+    ``max_payload`` is the largest message in bytes, ``sync`` the sync policy of JetStream. ``log``
+    is called with one line for each event.
 
     After :meth:`start`, ``url``, ``user`` and ``password`` are those of foldmq's own connections;
     they do not change when the server is restarted, so that clients reconnect. ``last_error`` is
@@ -245,10 +224,12 @@ class NatsProcess(abc.ABC):
         self,
         datadir: DataDir,
         *,
+        max_payload: int,
         sync: Sync = "always",
         key: StoreKey | None = None,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
+        self.max_payload = max_payload
         self.sync = sync
         self._key = key
         self.url = ""
@@ -469,19 +450,30 @@ class NatsProcess(abc.ABC):
             environment[STORE_KEY[1:]] = self._key.of_streams
         return environment
 
-    def _encryption(self) -> dict[str, object]:
-        """Return the settings of JetStream for an encrypted store; empty for a plain one."""
-        return {} if self._key is None else {"cipher": CIPHER, "encryption_key": STORE_KEY}
-
-    def _logging(self) -> dict[str, object]:
+    def _common(self) -> dict[str, object]:
+        """Return the settings that both kinds of servers have."""
         return {
+            "host": self._host,
+            "port": self._port,
+            "server_name": self._server_name(),
+            "max_payload": self.max_payload,
+            "ping_interval": "20s",
             "log_file": str(self._datadir.nats_log),
             "logfile_size_limit": 10 * 1024 * 1024,
             "logfile_max_num": 3,
         }
 
-    def _sync_interval(self) -> str:
-        return self.sync if self.sync == "always" else f"{round(self.sync * 1000)}ms"
+    def _store(self, disk_bytes: int, memory_bytes: int) -> dict[str, object]:
+        """Return the settings of JetStream for a store of at most so many bytes."""
+        interval = self.sync if self.sync == "always" else f"{round(self.sync * 1000)}ms"
+        encryption = {} if self._key is None else {"cipher": CIPHER, "encryption_key": STORE_KEY}
+        return {
+            "store_dir": str(self._datadir.jetstream),
+            "sync_interval": interval,
+            "max_file_store": disk_bytes,
+            "max_memory_store": memory_bytes,
+            **encryption,
+        }
 
     def _logged(self) -> Iterator[tuple[str, str]]:
         """Yield (level, text) of the server's log lines since its last start."""
@@ -562,10 +554,8 @@ def _arguments_of(datadir: DataDir) -> list[str]:
     return ["-c", str(datadir.nats_config), "-P", str(datadir.nats_pid)]
 
 
-def _ends_with_parent() -> Callable[[], None] | None:
+def _ends_with_parent() -> Callable[[], None]:
     """Return a function, run in the child, that makes it end when this process ends."""
-    if sys.platform != "linux":
-        return None
     parent = os.getpid()
 
     def tie() -> None:

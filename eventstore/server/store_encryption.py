@@ -104,17 +104,17 @@ def read_block(block: Path, key: StoreKey | None, size: int = -1) -> bytes:
     """
     with block.open("rb") as stream:
         data = stream.read(size)
-    found = block_key(block, key) if key is not None else None
-    if found is None:
+    opened = block_key(block, key) if key is not None else None
+    if opened is None:
         return data
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-    return Cipher(algorithms.AES(found[0]), modes.CTR(found[1])).decryptor().update(data)
+    return Cipher(algorithms.AES(opened[0]), modes.CTR(opened[1])).decryptor().update(data)
 
 
 def _blocks(stream: Path) -> Iterator[Path]:
-    found = (path for path in (stream / "msgs").glob("*.blk") if path.stem.isdecimal())
-    yield from sorted(found, key=lambda path: int(path.stem))
+    blocks = (path for path in (stream / "msgs").glob("*.blk") if path.stem.isdecimal())
+    yield from sorted(blocks, key=lambda path: int(path.stem))
 
 
 def _is_sealed(stream: Path) -> bool:
@@ -123,7 +123,7 @@ def _is_sealed(stream: Path) -> bool:
 
 def _is_of(stream: Path, key: StoreKey) -> bool:
     """Return whether the key opens anything of a stream."""
-    return _opens_stream(stream, key) or any(block_key(one, key) for one in _blocks(stream))
+    return _opens_stream(stream, key) or any(block_key(block, key) for block in _blocks(stream))
 
 
 def _opens_stream(stream: Path, key: StoreKey) -> bool:

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from eventstore.display import escaped
+from eventstore.edited_files import read_text
 from eventstore.errors import EventStoreError
 from eventstore.server import config_parser
 from eventstore.server.config_parser import Value
@@ -64,15 +65,6 @@ class SubjectRules:
     """Allowed subjects; empty: all."""
     deny: tuple[str, ...] = ()
 
-    def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
-        """Return the rules for the configuration of a NATS server, with further denied subjects."""
-        made: dict[str, object] = {}
-        if self.allow:
-            made["allow"] = list(self.allow)
-        if self.deny or denied:
-            made["deny"] = [*self.deny, *denied]
-        return made
-
 
 @dataclass(frozen=True, slots=True)
 class NatsPermissions:
@@ -83,16 +75,6 @@ class NatsPermissions:
     responses: bool | Mapping[str, object] = False
     """``allow_responses``: whether, or how often and how long, requests may be answered on
     subjects that ``publish`` does not allow."""
-
-    def entry(self, denied: tuple[str, ...] = ()) -> dict[str, object]:
-        """Return them for the configuration of a NATS server, with further denied subjects."""
-        made: dict[str, object] = {}
-        for name, subjects in (("publish", self.publish), ("subscribe", self.subscribe)):
-            if rules := subjects.entry(denied):
-                made[name] = rules
-        if self.responses:
-            made["allow_responses"] = self.responses
-        return made
 
 
 EVERYTHING: Final = NatsPermissions()
@@ -123,12 +105,16 @@ class NatsUser:
 
         ``denied`` are further subjects that the user may not publish or subscribe to.
         """
-        made: dict[str, object] = (
-            {"nkey": self.nkey} if self.nkey else {"user": self.name, "password": self.password}
-        )
-        if allowed := self.permissions.entry(denied):
-            made["permissions"] = allowed
-        return made
+        permissions: dict[str, object] = {}
+        for name in ("publish", "subscribe"):
+            subjects: SubjectRules = getattr(self.permissions, name)
+            lists = {"allow": [*subjects.allow], "deny": [*subjects.deny, *denied]}
+            if rules := {verb: listed for verb, listed in lists.items() if listed}:
+                permissions[name] = rules
+        if self.permissions.responses:
+            permissions["allow_responses"] = self.permissions.responses
+        login = {"nkey": self.nkey} if self.nkey else {"user": self.name, "password": self.password}
+        return {**login, "permissions": permissions} if permissions else {**login}
 
 
 def name_problem(name: str, password: str) -> str | None:
@@ -172,38 +158,28 @@ _BEGINS = re.compile(
 )
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|ms|s|m|h))+")
 
-_TOP: Final = {"users": "users", "default_permissions": "default_permissions"}
-_USER: Final = {
-    "user": "user",
-    "username": "user",
-    "pass": "password",
-    "password": "password",
-    "nkey": "nkey",
-    "permission": "permissions",
-    "permissions": "permissions",
-    "authorization": "permissions",
-}
-_PERMISSIONS: Final = {
-    "pub": "publish",
-    "publish": "publish",
-    "import": "publish",
-    "sub": "subscribe",
-    "subscribe": "subscribe",
-    "export": "subscribe",
-    "allow_responses": "allow_responses",
-    "publish_allow_responses": "allow_responses",
-}
-_SUBJECTS: Final = {"allow": "allow", "deny": "deny"}
-_RESPONSES: Final = {
-    "max": "max",
-    "max_msgs": "max",
-    "max_messages": "max",
-    "max_responses": "max",
-    "expires": "expires",
-    "expiration": "expires",
-    "ttl": "expires",
-}
-"""Names of nats-server -> their meaning here."""
+
+def _names(**names_of: str) -> dict[str, str]:
+    """Return the meanings of nats-server's names, of which each meaning has one or several."""
+    return {name: meaning for meaning, names in names_of.items() for name in names.split()}
+
+
+_TOP: Final = _names(users="users", default_permissions="default_permissions")
+_USER: Final = _names(
+    user="user username",
+    password="pass password",  # noqa: S106 - names, not a password
+    nkey="nkey",
+    permissions="permission permissions authorization",
+)
+_PERMISSIONS: Final = _names(
+    publish="pub publish import",
+    subscribe="sub subscribe export",
+    allow_responses="allow_responses publish_allow_responses",
+)
+_SUBJECTS: Final = _names(allow="allow", deny="deny")
+_RESPONSES: Final = _names(
+    max="max max_msgs max_messages max_responses", expires="expires expiration ttl"
+)
 
 
 def listed_users(block: Mapping[str, Value], path: str) -> Iterator[tuple[NatsUser, int]]:
@@ -230,20 +206,20 @@ class _Block:
         yield from self.listed(top)
 
     def listed(self, top: Mapping[str, Value]) -> Iterator[tuple[NatsUser, int]]:
-        known = self._known(top, _TOP)
-        given = known.get("default_permissions")
-        default = EVERYTHING if given is None else self._permissions(given)
-        for value in self._list(known["users"], "users") if "users" in known else ():
+        fields = self._fields(top, _TOP)
+        default_value = fields.get("default_permissions")
+        default = EVERYTHING if default_value is None else self._permissions(default_value)
+        for value in self._list(fields["users"], "users") if "users" in fields else ():
             yield self._user(self._map(value, "a user"), value.line, default), value.line
 
-    def _user(self, given: dict[str, Value], line: int, default: NatsPermissions) -> NatsUser:
-        known = self._known(given, _USER)
-        allowed = known.get("permissions")
+    def _user(self, entry: dict[str, Value], line: int, default: NatsPermissions) -> NatsUser:
+        fields = self._fields(entry, _USER)
+        allowed = fields.get("permissions")
         permissions = default if allowed is None else self._permissions(allowed)
         texts = {
-            name: self._text(known[name], name)
+            name: self._text(fields[name], name)
             for name in ("user", "password", "nkey")
-            if name in known
+            if name in fields
         }
         nkey = texts.get("nkey")
         if nkey is not None:
@@ -258,86 +234,87 @@ class _Block:
             texts.get("user", ""), texts.get("password", ""), nkey or "", permissions=permissions
         )
 
-    def _permissions(self, given: Value) -> NatsPermissions:
-        known = self._known(self._map(given, "permissions"), _PERMISSIONS)
-        publish, subscribe = known.get("publish"), known.get("subscribe")
-        responses = known.get("allow_responses")
+    def _permissions(self, value: Value) -> NatsPermissions:
+        fields = self._fields(self._map(value, "permissions"), _PERMISSIONS)
+        nothing = Value({}, value.line)
+        responses = fields.get("allow_responses")
         return NatsPermissions(
-            publish=SubjectRules() if publish is None else self._subjects(publish, queues=False),
-            subscribe=SubjectRules()
-            if subscribe is None
-            else self._subjects(subscribe, queues=True),
+            publish=self._subjects(fields.get("publish", nothing), queues=False),
+            subscribe=self._subjects(fields.get("subscribe", nothing), queues=True),
             responses=False if responses is None else self._responses(responses),
         )
 
-    def _subjects(self, given: Value, *, queues: bool) -> SubjectRules:
-        if not isinstance(given.what, dict):
-            return SubjectRules(allow=self._names(given, queues=queues))
-        known = self._known(given.what, _SUBJECTS)
-        rules = {name: self._names(value, queues=queues) for name, value in known.items()}
-        return SubjectRules(rules.get("allow", ()), rules.get("deny", ()))
+    def _subjects(self, value: Value, *, queues: bool) -> SubjectRules:
+        if not isinstance(value.what, dict):
+            return SubjectRules(allow=self._list_of_subjects(value, queues=queues))
+        return SubjectRules(
+            **{
+                verb: self._list_of_subjects(subjects, queues=queues)
+                for verb, subjects in self._fields(value.what, _SUBJECTS).items()
+            }
+        )
 
-    def _names(self, given: Value, *, queues: bool) -> tuple[str, ...]:
+    def _list_of_subjects(self, value: Value, *, queues: bool) -> tuple[str, ...]:
         """Return subjects: one, or a list of them."""
-        listed = given.what if isinstance(given.what, list) else [given]
-        if not listed:
+        items = value.what if isinstance(value.what, list) else [value]
+        if not items:
             self._refuse(
-                given.line,
+                value.line,
                 "to a NATS server an empty list of subjects means all of them: leave it out, or "
                 'deny ">"',
             )
-        names = tuple(self._text(value, "a subject") for value in listed)
-        for name, value in zip(names, listed, strict=True):
-            if not _is_permission(name, queues=queues):
-                self._refuse(value.line, f'"{escaped(name)}" is not a subject')
-        return names
+        for item in items:
+            if not _is_permission(name := self._text(item, "a subject"), queues=queues):
+                self._refuse(item.line, f'"{escaped(name)}" is not a subject')
+        return tuple(self._text(item, "a subject") for item in items)
 
-    def _responses(self, given: Value) -> bool | dict[str, object]:
-        if isinstance(given.what, bool):
-            return given.what
-        known = self._known(
-            self._map(given, "allow_responses, unless it is true or false,"), _RESPONSES
+    def _responses(self, value: Value) -> bool | dict[str, object]:
+        if isinstance(value.what, bool):
+            return value.what
+        fields = self._fields(
+            self._map(value, "allow_responses, unless it is true or false,"), _RESPONSES
         )
         responses: dict[str, object] = {}
-        for name, value in known.items():
+        for name, field_value in fields.items():
+            content = field_value.what
             good = (
-                isinstance(value.what, int) and not isinstance(value.what, bool)
+                isinstance(content, int) and not isinstance(content, bool)
                 if name == "max"
-                else isinstance(value.what, str) and _DURATION.fullmatch(value.what)
+                else isinstance(content, str) and _DURATION.fullmatch(content)
             )
             if not good:
                 kind = "a whole number" if name == "max" else 'a time such as "1m"'
-                self._refuse(value.line, f"{name} of allow_responses must be {kind}")
-            responses[name] = value.what
+                self._refuse(field_value.line, f"{name} of allow_responses must be {kind}")
+            responses[name] = content
         return responses or True
 
-    def _known(self, given: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
+    def _fields(self, entries: Mapping[str, Value], names: Mapping[str, str]) -> dict[str, Value]:
         """Return a map by the meaning of its names; reject unknown names."""
-        known: dict[str, Value] = {}
-        for name, value in given.items():
+        fields: dict[str, Value] = {}
+        for name, value in entries.items():
             meaning = names.get(name.lower())
             if meaning is None:
                 expected = ", ".join(dict.fromkeys(names.values()))
                 self._refuse(value.line, f"{escaped(name)} is not known, expected {expected}")
-            if meaning in known:
+            if meaning in fields:
                 self._refuse(value.line, f"{meaning} occurs twice in a map")
-            known[meaning] = value
-        return known
+            fields[meaning] = value
+        return fields
 
-    def _map(self, given: Value, what: str) -> dict[str, Value]:
-        if not isinstance(given.what, dict):
-            self._refuse(given.line, f"{what} must be a map in braces {{ }}")
-        return given.what
+    def _map(self, value: Value, what: str) -> dict[str, Value]:
+        if not isinstance(value.what, dict):
+            self._refuse(value.line, f"{what} must be a map in braces {{ }}")
+        return value.what
 
-    def _list(self, given: Value, what: str) -> list[Value]:
-        if not isinstance(given.what, list):
-            self._refuse(given.line, f"{what} must be a list in brackets [ ]")
-        return given.what
+    def _list(self, value: Value, what: str) -> list[Value]:
+        if not isinstance(value.what, list):
+            self._refuse(value.line, f"{what} must be a list in brackets [ ]")
+        return value.what
 
-    def _text(self, given: Value, what: str) -> str:
-        if not isinstance(given.what, str):
-            self._refuse(given.line, f"{what} must be text: put it in quotes")
-        return given.what
+    def _text(self, value: Value, what: str) -> str:
+        if not isinstance(value.what, str):
+            self._refuse(value.line, f"{what} must be text: put it in quotes")
+        return value.what
 
     def _refuse(self, line: int, what: str) -> NoReturn:
         raise NatsUsersError(f"{self._path}:{line}: {what}")
@@ -360,13 +337,7 @@ def read_users(path: Path) -> tuple[NatsUser, ...]:
     Raises NatsUsersError when it cannot be read or names no user, or with the invalid line;
     the message contains no password.
     """
-    try:
-        text = path.read_text("utf-8-sig")
-    except OSError as error:
-        raise NatsUsersError(f"{path}: cannot read the users of NATS: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        at = error.object.count(b"\n", 0, error.start) + 1
-        raise NatsUsersError(f"{path}:{at}: not UTF-8 text") from None
+    text = read_text(path, "the users of NATS", NatsUsersError)
     users: dict[str, NatsUser] = {}
     users_with_lines = (
         _Block(str(path)).users(text) if _BEGINS.match(text) is not None else _lines(text, path)

@@ -45,6 +45,12 @@ def begun(chain: BackendSelection, **about: Any) -> Exchange:
     return exchange
 
 
+async def last_step(chain: BackendSelection, exchange: Exchange, data: bytes | None) -> Outcome:
+    step = await chain.step(exchange, data)
+    assert isinstance(step, Outcome)
+    return step
+
+
 async def log_in(
     chain: BackendSelection, user: str, secret: str, **about: Any
 ) -> tuple[Outcome, ScramClient]:
@@ -52,8 +58,7 @@ async def log_in(
     client, exchange = ScramClient(user, secret), begun(chain, **about)
     step = await chain.step(exchange, client.first)
     if isinstance(step, Challenge):
-        step = await chain.step(exchange, client.final(step.data or b""))
-    assert isinstance(step, Outcome)
+        step = await last_step(chain, exchange, client.final(step.data or b""))
     return step, client
 
 
@@ -77,8 +82,7 @@ async def test_methods_that_are_not_there() -> None:
     assert chain_of(users()).begin_exchange("SCRAM-SHA-1", Credentials(None, None)) is None
     # A reload took it away between two steps.
     exchange = begun(chain_of(users()))
-    step = await chain_of(None).step(exchange, b"x")
-    assert isinstance(step, Outcome)
+    step = await last_step(chain_of(None), exchange, b"x")
     assert step.verdict.result is AuthResult.UNAVAILABLE
 
 
@@ -88,8 +92,7 @@ async def test_a_reload_between_two_steps() -> None:
     step = await before.step(exchange, client.first)
     before.close()
     assert isinstance(step, Challenge)
-    step = await chain_of(users()).step(exchange, client.final(step.data or b""))
-    assert isinstance(step, Outcome)
+    step = await last_step(chain_of(users()), exchange, client.final(step.data or b""))
     assert step.verdict.accepted
 
 
@@ -134,8 +137,7 @@ async def test_a_connected_client_is_not_locked_out_by_others_at_its_address() -
         assert exchange is not None
         step = await chain.step(exchange, client.first)
         if isinstance(step, Challenge):
-            step = await chain.step(exchange, client.final(step.data or b""))
-        assert isinstance(step, Outcome)
+            step = await last_step(chain, exchange, client.final(step.data or b""))
         return step.verdict
 
     for user in ("ann", "bob"):
@@ -184,8 +186,7 @@ async def test_a_failing_method_is_a_refusal() -> None:
     chain = chain_of(external=("BROKEN", Broken()))
     exchange = chain.begin_exchange("BROKEN", Credentials("ann", None))
     assert exchange is not None
-    step = await chain.step(exchange, None)
-    assert isinstance(step, Outcome)
+    step = await last_step(chain, exchange, None)
     assert step.verdict.result is AuthResult.UNAVAILABLE
 
 
@@ -229,8 +230,7 @@ async def test_steps_of_an_external_method() -> None:
     exchange = asked(chain, username="x", password=b"p")
     assert await chain.step(exchange, b"\xff") == Challenge(b"riddle", "solve")
     assert await chain.step(exchange, None) == Challenge(None, None)
-    step = await chain.step(exchange, b"")
-    assert isinstance(step, Outcome)
+    step = await last_step(chain, exchange, b"")
     assert step.data == b"welcome"
     verdict = step.verdict
     assert (verdict.user, verdict.groups, verdict.expires_ms) == ("ann", ("g",), NOW_MS + 60_000)
@@ -263,8 +263,7 @@ async def test_steps_of_an_external_method() -> None:
 async def test_nothing_is_cached_and_exchanges_have_names_of_their_own() -> None:
     chain, service = asking({"allow": True, "cache": 60})
     for again in (False, False, True):
-        step = await chain.step(asked(chain, username="ann", again=again), b"same")
-        assert isinstance(step, Outcome)
+        step = await last_step(chain, asked(chain, username="ann", again=again), b"same")
         assert step.verdict == Verdict(AuthResult.ACCEPTED, "ann")
     assert len({one["exchange"] for one in service.requests}) == 3
     assert [one["reauthentication"] for one in service.requests] == [False, False, True]
@@ -273,14 +272,12 @@ async def test_nothing_is_cached_and_exchanges_have_names_of_their_own() -> None
 async def test_denied_by_an_external_method_counts_as_a_wrong_password() -> None:
     chain, service = asking({"allow": False, "reason": "wrong answer"})
     for _ in range(3):
-        step = await chain.step(asked(chain, username="ann"), b"x")
-        assert isinstance(step, Outcome)
+        step = await last_step(chain, asked(chain, username="ann"), b"x")
         assert step.verdict == Verdict(AuthResult.BAD_CREDENTIALS, reason="wrong answer")
     assert chain._backoff is not None
     for _ in range(40):
         chain._backoff.reserve(HERE, "ann")
-    step = await chain.step(asked(chain, username="ann"), b"x")
-    assert isinstance(step, Outcome)
+    step = await last_step(chain, asked(chain, username="ann"), b"x")
     assert step.verdict is LOCKED_OUT
     assert len(service.requests) == 3, "no request is made while too many wait"
 
@@ -314,8 +311,7 @@ async def test_denied_by_an_external_method_counts_as_a_wrong_password() -> None
 )
 async def test_an_invalid_answer_is_a_refusal(reply: Any) -> None:
     chain, _ = asking(reply)
-    step = await chain.step(asked(chain), b"x")
-    assert isinstance(step, Outcome)
+    step = await last_step(chain, asked(chain), b"x")
     assert step.verdict.result is AuthResult.UNAVAILABLE
     assert chain.counts == Counter({("callout", "unavailable"): 1})
 

@@ -157,43 +157,46 @@ async def test_no_users_at_all() -> None:
     users.close()
 
 
+class Verifying:
+    """Verifications, which fail, wait until they are released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.release = threading.Semaphore(0), threading.Event()
+        self.verified: list[bytes] = []
+        monkeypatch.setattr(PasswordFile, "_verify", lambda _, *about: self.verify(*about))
+
+    def verify(self, _stored: str, password: bytes) -> bool:
+        self.begun.release()
+        self.release.wait(30)
+        self.verified.append(password)
+        return password == b"right"
+
+
+@pytest.fixture
+def verifying(monkeypatch: pytest.MonkeyPatch) -> Verifying:
+    return Verifying(monkeypatch)
+
+
 async def test_the_same_credentials_at_once_are_verified_once(
-    users: PasswordFile, monkeypatch: pytest.MonkeyPatch
+    users: PasswordFile, verifying: Verifying
 ) -> None:
-    started, release = threading.Semaphore(0), threading.Event()
-
-    def verify(self: PasswordFile, stored: str, password: bytes) -> bool:
-        started.release()
-        release.wait(30)
-        return True
-
-    monkeypatch.setattr(PasswordFile, "_verify", verify)
     checks = [
         asyncio.create_task(users.check(login("ann", b"right", f"192.0.2.{number}")))
         for number in range(100)
     ]
-    await asyncio.to_thread(started.acquire)
+    await asyncio.to_thread(verifying.begun.acquire)
     # One that leaves does not end it for the others.
     checks[0].cancel()
     await asyncio.sleep(0)
-    release.set()
+    verifying.release.set()
     results = await asyncio.gather(*checks[1:])
     assert all(verdict.accepted for verdict in results)
-    assert not started.acquire(blocking=False)
+    assert not verifying.begun.acquire(blocking=False)
 
 
 async def test_a_check_is_cancelled_when_no_client_waits(
-    users: PasswordFile, monkeypatch: pytest.MonkeyPatch
+    users: PasswordFile, verifying: Verifying
 ) -> None:
-    release = threading.Event()
-    verified: list[bytes] = []
-
-    def verify(self: PasswordFile, stored: str, password: bytes) -> bool:
-        release.wait(30)
-        verified.append(password)
-        return False
-
-    monkeypatch.setattr(PasswordFile, "_verify", verify)
     busy = [
         asyncio.create_task(users.check(login("ann", b"busy %d" % number)))
         for number in range(passwords.VERIFIER_THREADS)
@@ -206,25 +209,16 @@ async def test_a_check_is_cancelled_when_no_client_waits(
     for task in left:
         task.cancel()
     await asyncio.gather(*left, return_exceptions=True)
-    release.set()
+    verifying.release.set()
     await asyncio.gather(*busy)
     assert not (await users.check(login("ann", b"last"))).accepted
-    assert verified[-1:] == [b"last"]
-    assert len(verified) == passwords.VERIFIER_THREADS + 1
+    assert verifying.verified[-1:] == [b"last"]
+    assert len(verifying.verified) == passwords.VERIFIER_THREADS + 1
 
 
 async def test_a_storm_from_one_address_does_not_delay_another(
-    users: PasswordFile, monkeypatch: pytest.MonkeyPatch
+    users: PasswordFile, verifying: Verifying
 ) -> None:
-    release = threading.Event()
-    verified: list[bytes] = []
-
-    def verify(self: PasswordFile, stored: str, password: bytes) -> bool:
-        release.wait(30)
-        verified.append(password)
-        return False
-
-    monkeypatch.setattr(PasswordFile, "_verify", verify)
     storm = [
         asyncio.create_task(users.check(login("ann", b"wrong %d" % number))) for number in range(50)
     ]
@@ -233,9 +227,9 @@ async def test_a_storm_from_one_address_does_not_delay_another(
     other = asyncio.create_task(users.check(login("bob", b"other", "198.51.100.7")))
     while users.waiting <= len(storm) - passwords.VERIFIER_THREADS:  # noqa: ASYNC110 - as above
         await asyncio.sleep(0)
-    release.set()
+    verifying.release.set()
     await asyncio.gather(*storm, other)
-    assert verified.index(b"other") <= 2 * passwords.VERIFIER_THREADS
+    assert verifying.verified.index(b"other") <= 2 * passwords.VERIFIER_THREADS
 
 
 def test_file_with_comments_and_blank_lines(path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from operator import itemgetter
 
 import pytest
 
@@ -16,52 +18,56 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def queued(queues: FairQueue, order: list[str], *names: str) -> list[asyncio.Task[None]]:
-    """Begin to wait for turns, in lanes named by the first letter."""
+class Line:
+    """A queue, and the order in which callers got their turns."""
 
-    async def wait(name: str) -> None:
-        await queues.enter(name[0])
-        order.append(name)
+    def __init__(self, at_once: int = 1) -> None:
+        self.queue = FairQueue(at_once)
+        self.order: list[str] = []
 
-    tasks = [asyncio.create_task(wait(name)) for name in names]
-    await settle()
-    return tasks
+    async def add(
+        self,
+        *names: str,
+        rank: Callable[[str], LoginRank] = lambda _name: LoginRank.NEW,
+        lane: Callable[[str], str] = itemgetter(0),
+    ) -> list[asyncio.Task[None]]:
+        """Begin to wait for turns, in lanes that are named by the first letter."""
+
+        async def wait(name: str) -> None:
+            await self.queue.enter(lane(name), lambda: rank(name))
+            self.order.append(name)
+
+        tasks = [asyncio.create_task(wait(name)) for name in names]
+        await settle()
+        return tasks
+
+    async def end_turns(self, count: int) -> None:
+        for _ in range(count):
+            self.queue.leave()
+            await settle()
 
 
 async def test_lanes_are_served_in_rotation() -> None:
-    queues, order = FairQueue(1), list[str]()
-    await queued(queues, order, "a1", "a2", "a3", "a4", "b1", "c1", "c2")
-    assert order == ["a1"]
-    assert queues.waiting == 6
-    for _ in range(6):
-        queues.leave()
-        await settle()
-    assert order == ["a1", "a2", "b1", "c1", "a3", "c2", "a4"]
-    assert queues.waiting == 0
+    line = Line()
+    await line.add("a1", "a2", "a3", "a4", "b1", "c1", "c2")
+    assert (line.order, line.queue.waiting) == (["a1"], 6)
+    await line.end_turns(6)
+    assert line.order == ["a1", "a2", "b1", "c1", "a3", "c2", "a4"]
+    assert line.queue.waiting == 0
 
 
 async def test_one_network_with_many_addresses_is_served_like_one_address() -> None:
-    queues, order = FairQueue(1), list[str]()
-
-    async def wait(address: str) -> None:
-        await queues.enter(address)
-        order.append(address)
-
+    line = Line()
     many = [f"192.0.2.{number}" for number in range(1, 5)]
     several = ["2001:db8:7:1::1", "2001:db8:7:2::1", "2001:db8:7:3::1"]
-    tasks = [
-        asyncio.create_task(wait(address))
-        for address in (*many, *several, "::ffff:198.51.100.9", "198.51.100.8", "fe80::1%eth0", "")
-    ]
-    await settle()
+    others = ["::ffff:198.51.100.9", "198.51.100.8", "fe80::1%eth0", ""]
+    tasks = await line.add(*many, *several, *others, lane=str)
     tasks[2].cancel()  # 192.0.2.3
     tasks[5].cancel()  # 2001:db8:7:2::1
     await settle()
-    assert queues.waiting == 8
-    for _ in range(8):
-        queues.leave()
-        await settle()
-    assert order == [
+    assert line.queue.waiting == 8
+    await line.end_turns(8)
+    assert line.order == [
         "192.0.2.1",  # no caller waited
         "192.0.2.2",
         "2001:db8:7:1::1",
@@ -72,35 +78,67 @@ async def test_one_network_with_many_addresses_is_served_like_one_address() -> N
         "2001:db8:7:3::1",
         "198.51.100.8",
     ]
-    assert not queues.waiting
+    assert not line.queue.waiting
 
 
 async def test_so_many_have_a_turn_at_once() -> None:
-    queues, order = FairQueue(3), list[str]()
-    await queued(queues, order, "a1", "a2", "b1", "b2")
-    assert order == ["a1", "a2", "b1"]
-    for _ in range(4):
-        queues.leave()
-    await settle()
-    more = await queued(queues, order, "a5", "a6", "a7", "a8")
-    assert order[3:] == ["b2", "a5", "a6", "a7"]
+    line = Line(3)
+    await line.add("a1", "a2", "b1", "b2")
+    assert line.order == ["a1", "a2", "b1"]
+    await line.end_turns(4)
+    more = await line.add("a5", "a6", "a7", "a8")
+    assert line.order[3:] == ["b2", "a5", "a6", "a7"]
     assert not more[3].done()
 
 
 async def test_one_that_leaves_the_line_loses_no_turn() -> None:
-    queues, order = FairQueue(1), list[str]()
-    tasks = await queued(queues, order, "a1", "a2", "a3", "b1")
+    line = Line()
+    tasks = await line.add("a1", "a2", "a3", "b1")
     tasks[1].cancel()
     await settle()
-    assert queues.waiting == 2
-    queues.leave()
+    assert line.queue.waiting == 2
+    line.queue.leave()
     # Its turn has come, and in the same moment it wants it no more.
     tasks[3].cancel()
     tasks[2].cancel()
     await settle()
-    assert queues.waiting == 0
-    await queued(queues, order, "c1")
-    assert order == ["a1", "c1"]
+    assert line.queue.waiting == 0
+    await line.add("c1")
+    assert line.order == ["a1", "c1"]
+
+
+async def test_low_priority_work_waits_until_nothing_else_waits() -> None:
+    line = Line()
+    ranks = {"x1", "x2", "y1"}
+    tasks = await line.add(
+        *("a1", "x1", "x2", "y1", "b1", "b2"),
+        rank=lambda name: LoginRank.SUSPECT if name in ranks else LoginRank.NEW,
+    )
+    tasks[3].cancel()
+    await settle()
+    assert line.queue.waiting == 4
+    await line.end_turns(4)
+    assert line.order == ["a1", "b1", "b2", "x1", "x2"]
+    assert line.queue.waiting == 0
+
+
+async def test_known_users_go_first_also_from_an_address_with_many_waiting() -> None:
+    line = Line()
+    ranks = [LoginRank.NEW, *[LoginRank.SUSPECT] * 3, LoginRank.NEW, LoginRank.KNOWN]
+    await line.add(*(f"a{at}" for at in range(6)), rank=lambda name: ranks[int(name[1])])
+    await line.end_turns(6)
+    assert line.order == ["a0", "a5", "a4", "a1", "a2", "a3"]
+
+
+async def test_one_that_turns_out_to_be_last_meanwhile_waits_for_others() -> None:
+    line, suspects = Line(), set[str]()
+    tasks = await line.add(
+        *"abcd", rank=lambda name: LoginRank.SUSPECT if name in suspects else LoginRank.NEW
+    )
+    suspects.add("b")
+    await line.end_turns(3)
+    assert line.order == ["a", "c", "d", "b"]
+    assert all(task.done() for task in tasks)
 
 
 async def test_the_same_work_is_done_once() -> None:
@@ -225,57 +263,3 @@ async def test_work_that_fails_in_its_thread() -> None:
         with pytest.raises(LookupError, match="broken"):
             await workers.run("a", work)
     workers.close()
-
-
-async def test_low_priority_work_waits_until_nothing_else_waits() -> None:
-    queues, order = FairQueue(1), list[str]()
-
-    async def wait(name: str, rank: LoginRank) -> None:
-        await queues.enter(name[0], lambda: rank)
-        order.append(name)
-
-    new, last = LoginRank.NEW, LoginRank.SUSPECT
-    names = ("a1", new), ("x1", last), ("x2", last), ("y1", last), ("b1", new), ("b2", new)
-    tasks = [asyncio.create_task(wait(*name)) for name in names]
-    await settle()
-    tasks[3].cancel()
-    await settle()
-    assert queues.waiting == 4
-    for _ in range(4):
-        queues.leave()
-        await settle()
-    assert order == ["a1", "b1", "b2", "x1", "x2"]
-    assert queues.waiting == 0
-
-
-async def test_known_users_go_first_also_from_an_address_with_many_waiting() -> None:
-    queues, order = FairQueue(1), list[str]()
-
-    async def wait(name: str, rank: LoginRank) -> None:
-        await queues.enter(name[0], lambda: rank)
-        order.append(name)
-
-    ranks = [LoginRank.NEW, *[LoginRank.SUSPECT] * 3, LoginRank.NEW, LoginRank.KNOWN]
-    tasks = [asyncio.create_task(wait(f"a{at}", rank)) for at, rank in enumerate(ranks)]
-    await settle()
-    for _ in tasks:
-        queues.leave()
-        await settle()
-    assert order == ["a0", "a5", "a4", "a1", "a2", "a3"]
-
-
-async def test_one_that_turns_out_to_be_last_meanwhile_waits_for_others() -> None:
-    queues, order, suspects = FairQueue(1), list[str](), set[str]()
-
-    async def wait(name: str) -> None:
-        await queues.enter(name, lambda: LoginRank.SUSPECT if name in suspects else LoginRank.NEW)
-        order.append(name)
-
-    tasks = [asyncio.create_task(wait(name)) for name in "abcd"]
-    await settle()
-    suspects.add("b")
-    for _ in range(3):
-        queues.leave()
-        await settle()
-    assert order == ["a", "c", "d", "b"]
-    assert all(task.done() for task in tasks)

@@ -6,7 +6,7 @@ from textwrap import dedent
 
 import pytest
 
-from actors.access.rules import BRIDGE, Rule
+from actors.access.rules import BRIDGE, Permissions, Rule
 from actors.access.rules_file import PermissionFileError, load, parse_rules
 
 FILE = Path("/etc/foldmq/permissions.toml")
@@ -165,3 +165,46 @@ def test_the_files_in_the_documentation() -> None:
     nats = bridge.access(BRIDGE, (), BRIDGE)
     assert nats.may_publish("a")
     assert not nats.may_read("internal/a")
+
+
+# The digest depends on the rules, not on their text.
+
+RULES = """
+[groups]
+ops = ["ann", "bob"]
+[[allow]]
+groups = ["ops"]
+both = ["a/#", "b/#"]
+[[deny]]
+publish = ["a/x"]
+"""
+SAME = """
+# The same, in another order.
+[[deny]]
+publish = ["a/x"]
+[[allow]]
+both = ["b/#", "a/#"]
+groups = ["ops"]
+[groups]
+ops = ["bob", "ann"]
+"""
+
+
+def digest(text: str) -> str:
+    return parse_rules(FILE, text).digest
+
+
+def test_without_rules_there_is_no_digest() -> None:
+    assert Permissions().digest == ""
+
+
+def test_comments_order_and_places_do_not_count() -> None:
+    assert digest(RULES) == digest(SAME) != ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("a/x", "a/y"), ("publish", "both"), ("deny", "allow"), ('"bob"', '"eve"'), ("b/#", "b/+")],
+)
+def test_every_other_change_counts(old: str, new: str) -> None:
+    assert digest(RULES.replace(old, new)) != digest(RULES)

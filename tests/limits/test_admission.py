@@ -1,20 +1,18 @@
 """Admission: counts and rates per listener, address and user."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.limits.address_networks import network_of
-from actors.limits.connection_quota import ConnectionQuotas
-from actors.limits.limit_options import NO_QUOTA, Quota
-
-BURST = 2.0
+from actors.limits.client_limits import ClientLimits
+from actors.limits.limit_options import NO_QUOTA, LimitOptions, Quota
 
 
-def admission(
-    listener: Quota = NO_QUOTA, address: Quota = NO_QUOTA, user: Quota = NO_QUOTA
-) -> ConnectionQuotas:
-    return ConnectionQuotas({"plain": listener}, address, user, BURST)
+def admission(listener: Quota = NO_QUOTA, **quotas: Quota) -> ClientLimits[Any]:
+    return ClientLimits(LimitOptions(**quotas), {"plain": listener})
 
 
 @pytest.mark.parametrize(
@@ -41,8 +39,8 @@ def test_without_quotas_everybody_may_come() -> None:
     door = admission()
     for _ in range(1000):
         assert door.arrive("plain", "192.0.2.1", 0.0) is None
-        assert door.identify("alice", 0.0) is None
-    assert door.connections("192.0.2.1") == 1000
+        assert door.identify("alice", "", 0.0) is None
+    assert door.connections("plain") == 1000
 
 
 def test_an_address_has_a_number_of_connections() -> None:
@@ -51,7 +49,7 @@ def test_an_address_has_a_number_of_connections() -> None:
         assert door.arrive("plain", "192.0.2.1", 0.0) is None
     assert door.arrive("plain", "192.0.2.1", 0.0) == "address_connections"
     assert door.arrive("plain", "192.0.2.2", 0.0) is None
-    door.leave("plain", "192.0.2.1")
+    door.leave("plain", "192.0.2.1", None)
     assert door.arrive("plain", "192.0.2.1", 0.0) is None
 
 
@@ -74,7 +72,7 @@ def test_new_connections_come_at_a_rate() -> None:
     door = admission(address=Quota(connection_rate=5.0))
     for _ in range(10):
         assert door.arrive("plain", "192.0.2.1", 0.0) is None
-        door.leave("plain", "192.0.2.1")
+        door.leave("plain", "192.0.2.1", None)
     assert door.arrive("plain", "192.0.2.1", 0.0) == "address_rate"
     assert door.arrive("plain", "192.0.2.2", 0.0) is None
     assert door.arrive("plain", "192.0.2.1", 0.19) == "address_rate"
@@ -99,35 +97,35 @@ def test_a_refused_connection_costs_no_credit() -> None:
 
 def test_a_user_has_a_number_of_connections_wherever_they_come_from() -> None:
     door = admission(user=Quota(connections=1, connection_rate=1.0))
-    assert door.identify("alice", 0.0) is None
-    assert door.identify("alice", 0.0) == "user_connections"
-    assert door.identify("bob", 0.0) is None
-    assert door.identify(None, 0.0) is None
+    assert door.identify("alice", "", 0.0) is None
+    assert door.identify("alice", "", 0.0) == "user_connections"
+    assert door.identify("bob", "", 0.0) is None
+    assert door.identify(None, "", 0.0) is None
     door.arrive("plain", "192.0.2.1", 0.0)
     door.leave("plain", "192.0.2.1", "alice")
-    assert door.identify("alice", 0.0) is None
+    assert door.identify("alice", "", 0.0) is None
     door.leave("plain", "192.0.2.1", "alice")
-    assert door.identify("alice", 0.0) == "user_rate"
+    assert door.identify("alice", "", 0.0) == "user_rate"
 
 
 def test_behind_a_proxy_the_address_comes_later() -> None:
     door = admission(address=Quota(connections=1))
     for _ in range(3):
         assert door.arrive("plain", "", 0.0) is None
-    assert door.locate("192.0.2.1", 0.0) is None
-    assert door.locate("192.0.2.1", 0.0) == "address_connections"
-    assert door.locate("", 0.0) is None
-    door.leave("plain", "192.0.2.1")
-    assert door.locate("192.0.2.1", 0.0) is None
+    assert door.locate("plain", "192.0.2.1", 0.0) is None
+    assert door.locate("plain", "192.0.2.1", 0.0) == "address_connections"
+    assert door.locate("plain", "", 0.0) is None
+    door.leave("plain", "192.0.2.1", None)
+    assert door.locate("plain", "192.0.2.1", 0.0) is None
 
 
 def test_a_reload_counts_existing_connections() -> None:
     door = admission()
     for _ in range(3):
         door.arrive("plain", "192.0.2.1", 0.0)
-    door.change({"plain": NO_QUOTA}, Quota(connections=3), NO_QUOTA, BURST)
+    door.change(LimitOptions(address=Quota(connections=3)), {"plain": NO_QUOTA})
     assert door.arrive("plain", "192.0.2.1", 0.0) == "address_connections"
-    door.leave("plain", "192.0.2.1")
+    door.leave("plain", "192.0.2.1", None)
     assert door.arrive("plain", "192.0.2.1", 0.0) is None
 
 
@@ -136,9 +134,9 @@ def test_a_reload_that_changes_no_rate_forgives_nothing() -> None:
     door = admission(address=quota)
     for _ in range(2):
         assert door.arrive("plain", "192.0.2.1", 0.0) is None
-    door.change({"plain": NO_QUOTA}, quota, NO_QUOTA, BURST)
+    door.change(LimitOptions(address=quota), {"plain": NO_QUOTA})
     assert door.arrive("plain", "192.0.2.1", 0.0) == "address_rate"
-    door.change({"plain": NO_QUOTA}, Quota(connection_rate=2.0), NO_QUOTA, BURST)
+    door.change(LimitOptions(address=Quota(connection_rate=2.0)), {"plain": NO_QUOTA})
     assert door.arrive("plain", "192.0.2.1", 0.0) is None
 
 
@@ -150,9 +148,9 @@ def test_closed_connections_leave_no_state(steps: list[tuple[bool, str]]) -> Non
         if comes and door.arrive("plain", address, 0.0) is None:
             inside.append(address)
         elif not comes and inside:
-            door.leave("plain", inside.pop())
+            door.leave("plain", inside.pop(), None)
         assert len(inside) <= 5
         assert all(inside.count(one) <= 3 for one in inside if one)
     for address in inside:
-        door.leave("plain", address)
-    assert len(door._addresses) == len(door._listeners["plain"]) == 0
+        door.leave("plain", address, None)
+    assert (door._addresses._count, door._quotas["plain"]._count) == ({}, {})

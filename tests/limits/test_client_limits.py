@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from actors.limits.client_limits import ClientLimits
 from actors.limits.limit_options import LimitOptions, Quota
 
@@ -125,3 +127,21 @@ def test_an_address_in_debt_is_turned_away_at_once() -> None:
     rate_limiter.took(200, 0, 0.0)
     assert door.refuses("l", "192.0.2.1", 1.0)
     assert not door.refuses("l", "192.0.2.1", 30.0)
+
+
+@pytest.mark.parametrize(
+    ("topic_filter", "reason"),
+    [
+        ("a/b/c/d", None),
+        ("a/b/c/d/e", "topic_levels"),
+        ("////", "topic_levels"),
+        ("+/b/#", None),
+        ("+/+/#", "wildcards"),
+    ],
+)
+def test_levels_and_wildcards_of_filters(topic_filter: str, reason: str | None) -> None:
+    assert guard(max_topic_levels=4, max_wildcards=2).refuses_filter(topic_filter) == reason
+
+
+def test_0_is_no_bound_of_filters() -> None:
+    assert guard(max_topic_levels=0, max_wildcards=0).refuses_filter("+/" * 30_000 + "#") is None

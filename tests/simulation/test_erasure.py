@@ -33,7 +33,8 @@ from eventstore.format.erasure_events import (
 )
 from eventstore.format.events import InboundReplaced, MessageDropped
 from eventstore.format.records import header_of
-from eventstore.log.key_file import KeyDamaged, KeyFile, KeyFileError
+from eventstore.log.key_file import KeyDamaged, KeyFileError
+from eventstore.log.shared_keys import Keys
 from eventstore.nats.connection import ConnectionOptions
 from projections.audit.rule_table import Rule
 from projections.state import topic_keys
@@ -57,7 +58,7 @@ ALICE, BOB = "home/alice/heart", "home/bob/heart"
 class SealedWorld(World):
     """A broker with personal topics."""
 
-    keys: KeyFile
+    keys: Keys
 
     def __init__(self, **options: Any) -> None:
         super().__init__(personal_topics=("home/+/#",), **options)
@@ -69,7 +70,7 @@ class SealedWorld(World):
         log = super().open_log()
         if hasattr(self, "keys"):
             self.keys.close()
-        self.keys = log.keys = KeyFile(self.path, "sim")
+        self.keys = log.keys = Keys(self.path, "sim")
         return log
 
     def stored(self) -> bytes:
@@ -404,7 +405,7 @@ async def test_a_file_with_other_keys_is_refused(world: SealedWorld) -> None:
     await world.crash()
     data = world.path.read_bytes()
     world.path.unlink()
-    other = KeyFile(world.path, "sim")
+    other = Keys(world.path, "sim")
     other.extend()
     other.close()
     with pytest.raises(KeyDamaged, match="key 2 is not the one that the log names"):
@@ -858,7 +859,7 @@ async def test_a_broker_that_does_not_is_detected(
     mutant: Callable[[pytest.MonkeyPatch], None],
     rule: Rule,
 ) -> None:
-    monkeypatch.setattr("eventstore.log.key_file.KeyFile.erase", lambda *_: None)  # as if slow
+    monkeypatch.setattr("eventstore.log.shared_keys.Keys.erase", lambda *_: None)  # as if slow
     mutant(monkeypatch)
     assert rule in await eventful(world)
 

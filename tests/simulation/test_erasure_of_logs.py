@@ -21,8 +21,9 @@ from actors.inspection.inspector import Refused
 from eventstore.format.erasure_events import COPIES, FOLLOWED, KEEP, REQUEST, ErasureRequested
 from eventstore.format.node_events import Followed
 from eventstore.format.positions import from_runs
-from eventstore.log.key_file import KeyFile, KeyReader
+from eventstore.log.key_file import KeyReader
 from eventstore.log.message_store import messages_of
+from eventstore.log.shared_keys import Keys
 from eventstore.partitions import short_name
 from simulation.inspection import change
 from simulation.partitions import PartitionWorld, name_in
@@ -41,7 +42,7 @@ PERIOD = 60.0
 class SealedPartition(PartitionWorld):
     """One of several brokers with personal topics; each has a key file."""
 
-    keys: KeyFile
+    keys: Keys
 
     def __init__(self, name: str, **options: Any) -> None:
         super().__init__(name, personal_topics=("home/+/#",), **options)
@@ -59,7 +60,7 @@ class SealedPartition(PartitionWorld):
         log = super().open_log()
         if hasattr(self, "keys"):
             self.keys.close()
-        self.keys = log.keys = KeyFile(self.path, self.name)
+        self.keys = log.keys = Keys(self.path, self.name)
         return log
 
     def reader_of(self, other: PartitionWorld) -> SimLog:

@@ -21,7 +21,7 @@ from eventstore.format.erasure_events import Erased, ErasureRequested
 from eventstore.format.name_entries import CLIENT
 from eventstore.log.key_file import KeyDamaged, KeyFileError, KeyReader
 from eventstore.log.message_store import messages_of
-from eventstore.log.shared_keys import SharedKeys, open_keys
+from eventstore.log.shared_keys import Keys, open_keys
 from simulation.inspection import change
 from simulation.loop import simulate
 from simulation.network import SimClient
@@ -52,7 +52,7 @@ class SealedNodes(NodesWorld):
     def __init__(self, **options: Any) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.path = Path(self._folder.name, "keys")
-        self.opened: list[SharedKeys] = []
+        self.opened: list[Keys] = []
         """What leaders opened: the files of those that were killed, too."""
         options |= {"personal_topics": ("home/+/#",), "personal_clients": ("phone-*",)}
         super().__init__(**options)
@@ -67,7 +67,7 @@ class SealedNodes(NodesWorld):
 
     def led(self, node: SimNode, leadership: Leadership) -> None:
         super().led(node, leadership)
-        node.log.keys = SharedKeys(self.path, self.options.node, leadership.epoch)
+        node.log.keys = Keys(self.path, self.options.node, leadership.epoch, is_shared=True)
         self.opened.append(node.log.keys)
 
     def stored(self) -> bytes:
@@ -222,7 +222,7 @@ def test_a_replaced_leader_makes_no_keys_that_others_use() -> None:
         first = world.serving
         assert first is not None
         old = first.log.keys
-        assert isinstance(old, SharedKeys)
+        assert isinstance(old, Keys)
         first.process.suspend()
         await world.replaced(first)
         await publish(world, (ALICE, SECRET))

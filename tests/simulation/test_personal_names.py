@@ -24,7 +24,8 @@ from actors.session import content_sealing
 from eventstore.format.erasure_events import Erased, ErasureRequested, KeysSnapshot, TopicsKeyed
 from eventstore.format.events import MessageDropped, SessionExpired, SessionOpened, WillFired
 from eventstore.format.name_entries import CLIENT, LONGEST_NAME, USER, is_token
-from eventstore.log.key_file import KeyFile, KeyFileError
+from eventstore.log.key_file import KeyFileError
+from eventstore.log.shared_keys import Keys
 from protocol.mqtt.loop_path import with_logs
 from simulation.checking import acknowledged, check_promises
 from simulation.inspection import ask, change
@@ -248,7 +249,7 @@ async def test_a_user_that_returns_during_its_erasure_is_told_to_try_again(
         def fail(*_: object) -> None:
             raise KeyFileError("disk full")
 
-        broken.setattr(KeyFile, "erase", fail)
+        broken.setattr(Keys, "erase", fail)
         with pytest.raises(Refused, match="not erased yet"):
             await erase(world, USER, ANNA)
         again = SimClient(world)
@@ -556,7 +557,7 @@ async def test_a_key_that_cannot_be_destroyed_now_is_destroyed_later(
         def fail(*_: object) -> None:
             raise KeyFileError("disk full")
 
-        broken.setattr(KeyFile, "erase", fail)
+        broken.setattr(Keys, "erase", fail)
         with pytest.raises(Refused, match="not erased yet, it is tried again every 5 s: disk full"):
             await erase(world, CLIENT, ALICE)
         await world.go(6)

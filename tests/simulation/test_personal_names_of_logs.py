@@ -19,8 +19,9 @@ from eventstore.format.erasure_events import Erased, ErasureRequested, TopicsKey
 from eventstore.format.events import SessionOpened
 from eventstore.format.name_entries import CLIENT, USER, is_token
 from eventstore.format.node_events import LeaderProved
-from eventstore.log.key_file import KeyFile, KeyFileError
+from eventstore.log.key_file import KeyFileError
 from eventstore.log.name_requests import NameRequest, store_request, stored_requests
+from eventstore.log.shared_keys import Keys
 from eventstore.partitions import partition_of
 from protocol.errors import FoldmqError
 from simulation.inspection import ask, change
@@ -182,9 +183,9 @@ def test_a_broker_that_had_just_begun_is_told_too() -> None:
 
 def test_an_error_of_the_disk_loses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = 4
-    erase_keys = KeyFile.erase
+    erase_keys = Keys.erase
 
-    def failing(self: KeyFile, numbers: Iterable[int], erasure: int) -> None:
+    def failing(self: Keys, numbers: Iterable[int], erasure: int) -> None:
         nonlocal errors
         errors -= 1
         if errors >= 0:
@@ -197,7 +198,7 @@ def test_an_error_of_the_disk_loses_no_request(monkeypatch: pytest.MonkeyPatch) 
         await there.go(2)
         client = await enter(there, phone(there))
         await erase(here, USER, ANNA, logs=[there.name])
-        monkeypatch.setattr(KeyFile, "erase", failing)
+        monkeypatch.setattr(Keys, "erase", failing)
         await there.go(12)
         assert 0 < errors < 4
         assert len(stored_requests(there.path)) == 1

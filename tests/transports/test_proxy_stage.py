@@ -141,7 +141,6 @@ async def test_bytes_after_the_header_are_passed_on() -> None:
         upper = await place.upper()
         await upper.got(b"CONNECT")
         assert upper.peers == [("2001:db8::1", 7)]
-        await client.close()
 
 
 async def test_a_proxy_may_speak_for_itself() -> None:
@@ -151,7 +150,6 @@ async def test_a_proxy_may_speak_for_itself() -> None:
         upper = await place.upper()
         await upper.got(b"PING")
         assert upper.peers == [client.writer.get_extra_info("sockname")]
-        await client.close()
 
 
 async def refused(place: Place, sent: bytes) -> str | None:

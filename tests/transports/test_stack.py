@@ -65,7 +65,6 @@ async def test_all_combinations(
             await client.send(frame(b"\x03\xe8", 8))  # type: ignore[arg-type]
         assert await client.rest() == b""
         assert await upper.ended() is None
-        await client.close()
 
 
 async def dialled(place: Place, *, proxy: bool, tls: ssl.SSLContext | None) -> Client:

@@ -1,15 +1,17 @@
 """TLS: real handshakes and traffic over real sockets, on both event loops."""
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from harness.certs import Authority
 from harness.waiting import happens
-from upper import Place, placed, tls_options
+from upper import Client, Place, Upper, placed, tls_options
 
 from actors.transports.handshakes import HandshakeError, Handshakes
 from actors.transports.stack import StackOptions
@@ -35,6 +37,52 @@ def options(authority: Authority) -> TlsOptions:
 def failed(place: Place) -> dict[str, int]:
     assert place.options.handshakes is not None
     return dict(place.options.handshakes.stats.failed)
+
+
+async def failure(place: Place) -> str:
+    """The kind of the error with which the handshake of the first client ended."""
+    error = await (await place.upper()).ended()
+    assert isinstance(error, HandshakeError)
+    return error.kind
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    authority: Authority, options: TlsOptions, first: bytes
+) -> AsyncIterator[tuple[Client, Upper]]:
+    """A client that has sent its first bytes, and the connection above, which got them."""
+    async with placed(tls_options(make_context(options))) as place:
+        client = await place.dial(authority.client_context())
+        await client.send(first)
+        upper = await place.upper()
+        await upper.got(first)
+        yield client, upper
+
+
+def in_memory(
+    context: ssl.SSLContext, *, begun: bool = False
+) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
+    """A client without a socket; if it has ``begun``, its hello is in the second buffer."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    if begun:
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+    return tls, incoming, outgoing
+
+
+async def shake_hands(
+    client: Client, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
+) -> None:
+    """Complete the handshake of a client without a socket; its last message is not sent yet."""
+    while True:
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            await client.send(outgoing.read())
+            incoming.write(await client.reader.read(65536))
+        else:
+            return
 
 
 async def test_data_flows_both_ways(authority: Authority, options: TlsOptions) -> None:
@@ -68,17 +116,12 @@ async def test_much_data_flows_both_ways(authority: Authority, options: TlsOptio
         upper = await place.upper()
         # Many records came up in one piece.
         assert upper.reads < len(data) / (16 * 1024)
-        await client.close()
 
 
 async def test_small_writes_of_one_turn_go_out_together(
     authority: Authority, options: TlsOptions
 ) -> None:
-    async with placed(tls_options(make_context(options))) as place:
-        client = await place.dial(authority.client_context())
-        await client.send(b"x")
-        upper = await place.upper()
-        await upper.got(b"x")
+    async with connected(authority, options, b"x") as (client, upper):
         for number in range(100):
             upper.transport.write(b"%02d" % number)
         assert upper.transport.get_write_buffer_size() == 200
@@ -92,7 +135,6 @@ async def test_small_writes_of_one_turn_go_out_together(
         async with asyncio.timeout(10):
             assert await client.reader.read() == b"ab"
         assert await upper.ended() is None
-        await client.close()
 
 
 async def test_bytes_at_the_end_of_the_handshake_are_not_lost(
@@ -102,28 +144,13 @@ async def test_bytes_at_the_end_of_the_handshake_are_not_lost(
     async with placed(tls_options(make_context(options))) as place:
         tls, incoming, outgoing = in_memory(authority.client_context())
         plain = await place.dial()
-        while True:
-            try:
-                tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                if outgoing.pending:
-                    await plain.send(outgoing.read())
-                incoming.write(await plain.reader.read(65536))
+        await shake_hands(plain, tls, incoming, outgoing)
         tls.write(b"CONNECT and ")
         tls.write(b"more")
         await plain.send(outgoing.read())
         upper = await place.upper()
         await upper.got(b"CONNECT and more")
         assert upper.reads == 1
-        await plain.close()
-
-
-def in_memory(
-    context: ssl.SSLContext,
-) -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl.MemoryBIO]:
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    return context.wrap_bio(incoming, outgoing, server_hostname="localhost"), incoming, outgoing
 
 
 async def test_a_handshake_that_dribbles_is_work_only_when_it_is_whole(
@@ -139,27 +166,19 @@ async def test_a_handshake_that_dribbles_is_work_only_when_it_is_whole(
 
     monkeypatch.setattr(Handshakes, "step", counting)
     async with placed(tls_options(make_context(options)), echo=True) as place:
-        tls, incoming, outgoing = in_memory(authority.client_context())
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
+        tls, incoming, outgoing = in_memory(authority.client_context(), begun=True)
         plain = await place.dial()
         hello = outgoing.read()
         for at in range(len(hello)):
             await plain.send(hello[at : at + 1])
             await asyncio.sleep(0)
         incoming.write(await plain.reader.read(65536))
-        while True:
-            try:
-                tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                incoming.write(await plain.reader.read(65536))
+        await shake_hands(plain, tls, incoming, outgoing)
         await plain.send(outgoing.read())
         tls.write(b"through")
         await plain.send(outgoing.read())
         await (await place.upper()).got(b"through")
         assert steps == 2
-        await plain.close()
 
 
 async def test_a_client_without_tls_is_closed_at_once(options: TlsOptions) -> None:
@@ -167,20 +186,15 @@ async def test_a_client_without_tls_is_closed_at_once(options: TlsOptions) -> No
         client = await place.dial()
         await client.send(b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01c")
         assert await client.rest() == b""
-        error = await (await place.upper()).ended()
-        assert isinstance(error, HandshakeError)
-        assert error.kind == "plaintext"
+        assert await failure(place) == "plaintext"
         assert failed(place) == {"plaintext": 1}
-        await client.close()
 
 
 async def test_old_versions_are_refused(authority: Authority, options: TlsOptions) -> None:
     async with placed(tls_options(make_context(options))) as place:
         client = authority.client_context()
         client.minimum_version = ssl.TLSVersion.TLSv1_2  # Debian's Python offers older ones
-        tls, _, outgoing = in_memory(client)
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
+        _, _, outgoing = in_memory(client, begun=True)
         # The same hello, of a client that knows nothing newer than TLS 1.1.
         hello = bytearray(outgoing.read())
         hello[9:11] = b"\x03\x02"
@@ -190,10 +204,7 @@ async def test_old_versions_are_refused(authority: Authority, options: TlsOption
         plain = await place.dial()
         await plain.send(bytes(hello))
         assert (await plain.rest())[:1] == b"\x15"  # an alert says why
-        error = await (await place.upper()).ended()
-        assert isinstance(error, HandshakeError)
-        assert error.kind == "version"
-        await plain.close()
+        assert await failure(place) == "version"
 
 
 async def test_tls_1_2_is_spoken_and_not_below_a_higher_minimum(
@@ -219,10 +230,8 @@ async def test_an_alert_of_an_untrusting_client_is_reported(options: TlsOptions)
     async with placed(tls_options(make_context(options))) as place:
         with pytest.raises(ssl.SSLCertVerificationError):
             await asyncio.to_thread(visit, place.port, ssl.create_default_context(), None)
-        error = await (await place.upper()).ended()
-        assert isinstance(error, HandshakeError)
-        assert error.kind == "client_refused"
-        assert "unknown ca" in str(error)
+        assert await failure(place) == "client_refused"
+        assert "unknown ca" in str(place.uppers[0].lost[0])
 
 
 @pytest.mark.parametrize(
@@ -251,12 +260,9 @@ async def test_client_certificates_that_are_refused(
         # With TLS 1.3 the client learns of it only when it reads.
         client = await place.dial(authority.client_context(shown))
         assert await client.rest() == b""
-        error = await (await place.upper()).ended()
-        assert isinstance(error, HandshakeError)
-        assert error.kind == kind
+        assert await failure(place) == kind
         assert failed(place) == {kind: 1}
         assert not (await place.upper()).data
-        await client.close()
 
 
 @pytest.mark.parametrize("mode", ["optional", "required"])
@@ -282,7 +288,6 @@ async def test_client_certificates_that_are_taken(
             await client.send(b"me")
             assert await client.get(2) == b"me"
             assert (await place.upper(1)).transport.get_extra_info("peercert") is None
-            await client.close()
 
 
 async def test_sessions_are_resumed_until_the_context_is_a_new_one(
@@ -320,10 +325,7 @@ async def test_a_handshake_that_takes_too_long_is_ended(options: TlsOptions) -> 
         client = await place.dial()
         await client.send(b"\x16\x03\x01")
         assert await client.rest() == b""
-        error = await (await place.upper()).ended()
-        assert isinstance(error, HandshakeError)
-        assert error.kind == "timeout"
-        await client.close()
+        assert await failure(place) == "timeout"
 
 
 async def test_too_many_waiting_handshakes_are_refused(
@@ -335,9 +337,7 @@ async def test_too_many_waiting_handshakes_are_refused(
     async with placed(place_options) as place:
         with pytest.raises((ssl.SSLError, OSError)):
             await place.dial(authority.client_context())
-        error = await (await place.upper()).ended()
-        assert isinstance(error, HandshakeError)
-        assert error.kind == "busy"
+        assert await failure(place) == "busy"
 
 
 async def test_many_come_at_once(authority: Authority, options: TlsOptions) -> None:
@@ -367,16 +367,13 @@ async def test_the_upper_layer_may_close_within_the_handshake(
         assert await client.rest() == b""
         assert isinstance(await upper.ended(), HandshakeError)
         assert failed(place) == {"closed": 1}
-        await client.close()
 
 
 async def test_a_client_may_leave_within_the_handshake(
     authority: Authority, options: TlsOptions
 ) -> None:
     async with placed(tls_options(make_context(options))) as place:
-        tls, _, outgoing = in_memory(authority.client_context())
-        with pytest.raises(ssl.SSLWantReadError):
-            tls.do_handshake()
+        _, _, outgoing = in_memory(authority.client_context(), begun=True)
         client = await place.dial()
         await client.send(outgoing.read())
         await client.close()
@@ -391,13 +388,7 @@ async def test_a_client_may_leave_right_behind_its_handshake(
     async with placed(tls_options(make_context(options))) as place:
         tls, incoming, outgoing = in_memory(authority.client_context())
         plain = await place.dial()
-        while True:
-            try:
-                tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                await plain.send(outgoing.read())
-                incoming.write(await plain.reader.read(65536))
+        await shake_hands(plain, tls, incoming, outgoing)
         tls.write(b"fire and forget")
         plain.writer.write(outgoing.read())
         plain.writer.write_eof()
@@ -405,44 +396,29 @@ async def test_a_client_may_leave_right_behind_its_handshake(
         await upper.got(b"fire and forget")
         await upper.ended()
         assert upper.eof
-        await plain.close()
 
 
 async def test_a_cut_in_the_middle_of_a_record(authority: Authority, options: TlsOptions) -> None:
-    async with placed(tls_options(make_context(options))) as place:
-        client = await place.dial(authority.client_context())
-        await client.send(b"whole")
-        upper = await place.upper()
-        await upper.got(b"whole")
+    async with connected(authority, options, b"whole") as (client, upper):
         raw = client.writer.get_extra_info("socket").dup()
         raw.send(b"\x17\x03\x03\x00\x40half a record")
         raw.shutdown(socket.SHUT_WR)
         await upper.ended()
         assert bytes(upper.data) == b"whole"
         raw.close()
-        await client.close()
 
 
 async def test_a_damaged_record_ends_it(authority: Authority, options: TlsOptions) -> None:
-    async with placed(tls_options(make_context(options))) as place:
-        client = await place.dial(authority.client_context())
-        await client.send(b"whole")
-        upper = await place.upper()
-        await upper.got(b"whole")
+    async with connected(authority, options, b"whole") as (client, upper):
         with client.writer.get_extra_info("socket").dup() as raw:
             raw.send(b"\x17\x03\x03\x00\x20" + bytes(32))
             error = await upper.ended()
         assert isinstance(error, ConnectionError)
         assert "bad record mac" in str(error).lower().replace("_", " ")
-        await client.close()
 
 
 async def test_nothing_is_read_while_paused(authority: Authority, options: TlsOptions) -> None:
-    async with placed(tls_options(make_context(options))) as place:
-        client = await place.dial(authority.client_context())
-        await client.send(b"1")
-        upper = await place.upper()
-        await upper.got(b"1")
+    async with connected(authority, options, b"1") as (client, upper):
         upper.transport.pause_reading()
         upper.transport.pause_reading()
         assert not upper.transport.is_reading()
@@ -456,7 +432,6 @@ async def test_nothing_is_read_while_paused(authority: Authority, options: TlsOp
         assert upper.transport.is_reading()
         await upper.got(b"1" + data)
         await sending
-        await client.close()
 
 
 async def test_paused_within_the_handshake(authority: Authority, options: TlsOptions) -> None:
@@ -466,13 +441,7 @@ async def test_paused_within_the_handshake(authority: Authority, options: TlsOpt
         upper = await place.upper()
         upper.transport.pause_reading()
         tls, incoming, outgoing = in_memory(authority.client_context())
-        while True:
-            try:
-                tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                await plain.send(outgoing.read())
-                incoming.write(await plain.reader.read(65536))
+        await shake_hands(plain, tls, incoming, outgoing)
         tls.write(b"early")
         await plain.send(outgoing.read())
         stats = place.options.handshakes.stats  # type: ignore[union-attr]
@@ -481,16 +450,11 @@ async def test_paused_within_the_handshake(authority: Authority, options: TlsOpt
         assert not upper.data
         upper.transport.resume_reading()
         await upper.got(b"early")
-        await plain.close()
 
 
 async def test_a_client_that_does_not_read(authority: Authority, options: TlsOptions) -> None:
-    async with placed(tls_options(make_context(options))) as place:
-        client = await place.dial(authority.client_context())
+    async with connected(authority, options, b"1") as (client, upper):
         client.reader._limit = 1024  # type: ignore[attr-defined] # so that it stops to read
-        await client.send(b"1")
-        upper = await place.upper()
-        await upper.got(b"1")
         upper.transport.set_write_buffer_limits(high=256 * 1024)
         sent = 0
         while upper.writable:
@@ -504,7 +468,6 @@ async def test_a_client_that_does_not_read(authority: Authority, options: TlsOpt
         await happens(lambda: upper.writable, "room")
         upper.transport.abort()
         await upper.ended()
-        await client.close()
 
 
 def test_renegotiation_is_off(options: TlsOptions) -> None:

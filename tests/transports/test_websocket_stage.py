@@ -1,16 +1,17 @@
 """WebSocket: handshakes, frames of all kinds, closing, and required refusals."""
 
 import asyncio
+import contextlib
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, cast
 
 import pytest
 from harness.waiting import happens
 from hypothesis import given
 from hypothesis import strategies as st
-from upper import Client, Place, placed
+from upper import Client, Upper, placed
 from websockets.frames import Frame, Opcode
 from websockets.protocol import Protocol, Side
 from wsframes import frame, head, next_frame, request
@@ -27,12 +28,16 @@ def ws_options(**others: Any) -> StackOptions:
     return StackOptions(websocket=WebSocketOptions(**others))
 
 
-async def shaken(place: Place, **others: Any) -> Client:
-    """A client after the handshake."""
-    client = await place.dial()
-    await client.send(request(**others))
-    assert b" 101 " in await head(client)
-    return client
+@contextlib.asynccontextmanager
+async def shaken(
+    options: StackOptions | None = None, *, echo: bool = False, **others: Any
+) -> AsyncIterator[tuple[Client, Upper]]:
+    """A client after the handshake, and the connection above."""
+    async with placed(options or ws_options(), echo=echo) as place:
+        client = await place.dial()
+        await client.send(request(**others))
+        assert b" 101 " in await head(client)
+        yield client, await place.upper()
 
 
 async def closed_with(client: Client) -> int:
@@ -63,7 +68,6 @@ async def test_the_subprotocol_is_agreed_on(asked: str, agreed: str) -> None:
         assert upper.transport.get_extra_info("websocket") == agreed
         assert upper.transport.get_extra_info("peername") is not None
         assert place.options.websocket_stats.accepted == 1
-        await client.close()
 
 
 async def test_compression_is_not_agreed_on() -> None:
@@ -73,7 +77,6 @@ async def test_compression_is_not_agreed_on() -> None:
         answer = await head(client)
         assert answer.startswith(b"HTTP/1.1 101 ")
         assert b"Extensions" not in answer
-        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -103,14 +106,12 @@ async def test_requests_that_are_refused(sent: bytes, status: int) -> None:
         assert str(status) in str(await upper.ended())
         assert not upper.data
         assert place.options.websocket_stats.refused == {status: 1}
-        await client.close()
 
 
 @pytest.mark.parametrize("path", ["/", "/mqtt", "/ws", "/mqtt?token=1", "/?a=/x"])
 async def test_the_paths_of_clients_are_served(path: str) -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place, path=path)
-        await client.close()
+    async with shaken(path=path):
+        pass
 
 
 async def test_a_refusal_names_the_requested_and_the_served_paths() -> None:
@@ -121,7 +122,6 @@ async def test_a_refusal_names_the_requested_and_the_served_paths() -> None:
         assert answer.endswith(b"\r\n\r\nno MQTT at /socket, only at /a, /b (ws_path)\n")
         error = str(await (await place.upper()).ended())
         assert error.endswith("HTTP status 404: no MQTT at /socket, only at /a, /b (ws_path)")
-        await client.close()
 
 
 async def test_a_long_path_is_cut_in_the_refusal() -> None:
@@ -130,7 +130,6 @@ async def test_a_long_path_is_cut_in_the_refusal() -> None:
         await client.send(request(path="/" + "x" * 5000))
         assert b" 404 " in await client.rest()
         assert len(str(await (await place.upper()).ended())) < 500
-        await client.close()
 
 
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
@@ -156,18 +155,14 @@ async def test_a_trusted_proxy_names_the_client(headers: dict[str, str], host: s
         await head(client)
         assert [peer[0] for peer in upper.peers] == [host]
         assert not upper.transport.get_extra_info("peer_pending")
-        await client.close()
 
 
 async def test_others_cannot_name_a_client() -> None:
     for trusted in ((), TEN):
-        async with placed(ws_options(trusted=trusted)) as place:
-            client = await shaken(place, X_Forwarded_For="203.0.113.9")
-            upper = await place.upper()
+        async with shaken(ws_options(trusted=trusted), X_Forwarded_For="203.0.113.9") as (_, upper):
             assert upper.transport.get_extra_info("peername")[0] == "127.0.0.1"
             assert not upper.transport.get_extra_info("peer_pending")
             assert not upper.peers
-            await client.close()
 
 
 async def test_a_proxy_behind_the_proxy_protocol_names_the_client() -> None:
@@ -179,7 +174,6 @@ async def test_a_proxy_behind_the_proxy_protocol_names_the_client() -> None:
             await client.send(line % proxy + request(X_Forwarded_For="203.0.113.9"))
             await head(client)
             assert [peer[0] for peer in (await place.upper()).peers] == [host]
-            await client.close()
 
 
 @pytest.mark.parametrize(
@@ -228,7 +222,6 @@ async def test_a_client_without_http_is_closed_at_once(sent: bytes) -> None:
         assert await client.rest() == b""
         assert "does not use HTTP" in str(await (await place.upper()).ended())
         assert place.options.websocket_stats.refused == {0: 1}
-        await client.close()
 
 
 async def test_broken_http_is_closed() -> None:
@@ -237,7 +230,6 @@ async def test_broken_http_is_closed() -> None:
         await client.send(b"GET /mqtt\r\n\r\n")
         assert await client.rest() == b""
         assert await (await place.upper()).ended() is not None
-        await client.close()
 
 
 async def test_the_request_may_come_byte_by_byte_and_with_a_query() -> None:
@@ -250,7 +242,6 @@ async def test_the_request_may_come_byte_by_byte_and_with_a_query() -> None:
                 await asyncio.sleep(0)
         assert b" 101 " in await head(client)
         await (await place.upper()).got(b"early")
-        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -262,21 +253,17 @@ async def test_origins(origin: str | None, status: bytes) -> None:
         client = await place.dial()
         await client.send(request(**({} if origin is None else {"Origin": origin})))
         assert (await head(client)).split(b" ")[1] == status
-        await client.close()
 
 
 # ------------------------------------------------------------------- frames
 
 
 async def test_frames_hold_several_packets_and_packets_span_frames() -> None:
-    async with placed(ws_options(), echo=True) as place:
-        client = await shaken(place)
+    async with shaken(echo=True) as (client, upper):
         await client.send(frame(b"one two") + frame(b"") + frame(b" th") + frame(b"ree"))
-        upper = await place.upper()
         await upper.got(b"one two three")
         assert upper.reads == 1
         assert await next_frame(client) == (Opcode.BINARY, b"one two three")
-        await client.close()
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 1000])
@@ -291,26 +278,20 @@ async def test_however_frames_are_cut(step: int) -> None:
     sent += frame(data[at + 10 : at + 10], Opcode.CONT, fin=False)
     sent += frame(data[at + 10 : at + 50], Opcode.CONT)
     sent += frame(data[at + 50 :])  # longer than what is kept aside
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken() as (client, upper):
         for begin in range(0, len(sent), step):
             upper.transport.data_received(sent[begin : begin + step])  # type: ignore[attr-defined]
         assert bytes(upper.data) == data
         assert await next_frame(client) == (Opcode.PONG, b"in between")
-        await client.close()
 
 
 async def test_one_write_is_one_frame() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken() as (client, upper):
         for size in (1, 125, 126, 65_535, 65_536):
             upper.transport.write(bytes(size))
             assert await next_frame(client) == (Opcode.BINARY, bytes(size))
         upper.transport.writelines([b"a", b"b"])
         assert await next_frame(client) == (Opcode.BINARY, b"ab")
-        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -334,14 +315,11 @@ async def test_one_write_is_one_frame() -> None:
     ids=range(14),  # masks are random
 )
 async def test_frames_that_are_refused(sent: bytes, code: int) -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
+    async with shaken() as (client, upper):
         await client.send(frame(b"before ") + sent + frame(b"behind"))
-        upper = await place.upper()
         assert await closed_with(client) == code
         await upper.ended()
         assert bytes(upper.data) in (b"before ", b"before a")
-        await client.close()
 
 
 def padded(size: int, width: int, opcode: Opcode = Opcode.BINARY) -> bytes:
@@ -370,31 +348,24 @@ def padded(size: int, width: int, opcode: Opcode = Opcode.BINARY) -> bytes:
 async def test_a_length_that_is_not_minimal_is_refused(sent: bytes, step: int) -> None:
     """RFC 6455, section 5.2: "the minimal number of bytes MUST be used to encode the length"."""
     sent = frame(b"before ") + sent + frame(b"behind")
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken() as (client, upper):
         for at in range(0, min(len(sent), 300) if step == 1 else len(sent), step):
             upper.transport.data_received(sent[at : at + step])  # type: ignore[attr-defined]
         assert await closed_with(client) == 1002
         assert "not minimal" in str(await upper.ended())
-        assert place.options.websocket_stats.failed == {1002: 1}
+        assert client.stats.failed == {1002: 1}
         assert bytes(upper.data) in (b"before ", b"before a")
-        await client.close()
 
 
 @pytest.mark.parametrize(("size", "width"), [(126, 2), (65_535, 2), (65_536, 8)])
 async def test_the_shortest_of_long_lengths_are_taken(size: int, width: int) -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
+    async with shaken() as (client, upper):
         await client.send(padded(size, width))
-        await (await place.upper()).got(bytes(size))
-        await client.close()
+        await upper.got(bytes(size))
 
 
 async def test_the_longest_frame_can_be_changed() -> None:
-    async with placed(StackOptions(websocket=WebSocketOptions(), max_frame=100)) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken(StackOptions(websocket=WebSocketOptions(), max_frame=100)) as (client, upper):
         await client.send(frame(bytes(100)))
         await upper.got(bytes(100))
         stage = upper.transport
@@ -405,33 +376,27 @@ async def test_the_longest_frame_can_be_changed() -> None:
         await client.send(frame(bytes(30_001))[:8])
         assert await closed_with(client) == 1009
         assert "WebSocket: " in str(await upper.ended())
-        assert place.options.websocket_stats.failed == {1009: 1}
-        await client.close()
+        assert client.stats.failed == {1009: 1}
 
 
 async def test_a_frame_that_is_too_long_is_refused_before_it_is_there() -> None:
-    async with placed(StackOptions(websocket=WebSocketOptions(), max_frame=100)) as place:
-        client = await shaken(place)
+    async with shaken(StackOptions(websocket=WebSocketOptions(), max_frame=100)) as (client, _):
         await client.send(frame(bytes(101))[:2])
         assert await closed_with(client) == 1009
-        await client.close()
 
 
 # --------------------------------------------------------------- pings, ends
 
 
 async def test_pings_are_answered_and_pongs_are_not() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
+    async with shaken() as (client, upper):
         await client.send(frame(b"nobody asked", Opcode.PONG) + frame(b"1", Opcode.PING))
         assert await next_frame(client) == (Opcode.PONG, b"1")
-        assert not (await place.upper()).data
-        await client.close()
+        assert not upper.data
 
 
 async def test_too_many_pings_close() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
+    async with shaken() as (client, _):
         await client.send(frame(b"", Opcode.PING) * 5_000)
         codes = []
         for _ in range(5_000):
@@ -441,15 +406,12 @@ async def test_too_many_pings_close() -> None:
                 break
         assert int.from_bytes(data[:2], "big") == 1008
         assert len(codes) < 200
-        await client.close()
 
 
 async def test_too_many_pongs_close() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
+    async with shaken() as (client, _):
         await client.send(frame(b"", Opcode.PONG) * 5_000)
         assert await closed_with(client) == 1008
-        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -463,31 +425,24 @@ async def test_too_many_pongs_close() -> None:
     ids=["continuations", "whole messages", "messages in fragments", "pongs in between"],
 )
 async def test_frames_that_carry_nothing_are_bounded(sent: bytes) -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
+    async with shaken() as (client, upper):
         await client.send(sent)
         assert await closed_with(client) == 1008
-        assert "too many" in str(await (await place.upper()).ended())
-        assert place.options.websocket_stats.failed == {1008: 1}
-        await client.close()
+        assert "too many" in str(await upper.ended())
+        assert client.stats.failed == {1008: 1}
 
 
 async def test_an_empty_frame_may_end_every_message() -> None:
     message = frame(b"a", fin=False) + frame(b"", Opcode.CONT)
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken() as (client, upper):
         await client.send(message * 1_000)
         await upper.got(b"a" * 1_000)
         await client.send((frame(b"") * 40 + frame(b"b")) * 10)
         await upper.got(b"a" * 1_000 + b"b" * 10)
-        await client.close()
 
 
 async def test_pings_of_a_client_that_does_not_read_are_not_answered() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken() as (client, upper):
         stage = cast("WebSocketStage", upper.transport)
         stage.pause_writing()
         assert not upper.writable
@@ -497,26 +452,20 @@ async def test_pings_of_a_client_that_does_not_read_are_not_answered() -> None:
         assert upper.writable
         await client.send(frame(b"2", Opcode.PING))
         assert await next_frame(client) == (Opcode.PONG, b"2")
-        await client.close()
 
 
 async def test_the_client_closes() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
+    async with shaken() as (client, upper):
         await client.send(frame(b"last") + frame(b"\x03\xe8bye", Opcode.CLOSE))
         assert await closed_with(client) == 1000
-        upper = await place.upper()
         assert await upper.ended() is None
         assert bytes(upper.data) == b"last"
         assert upper.transport.is_closing()
-        assert not place.options.websocket_stats.failed
-        await client.close()
+        assert not client.stats.failed
 
 
 async def test_the_server_closes_and_waits_for_the_answer() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken() as (client, upper):
         upper.transport.pause_reading()
         upper.transport.write(b"last")
         upper.transport.close()
@@ -529,18 +478,14 @@ async def test_the_server_closes_and_waits_for_the_answer() -> None:
         assert await client.rest() == b""
         assert await upper.ended() is None
         assert not upper.data
-        await client.close()
 
 
 async def test_a_client_that_does_not_answer_a_close_is_cut_off() -> None:
-    async with placed(ws_options(close_timeout=0.05)) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken(ws_options(close_timeout=0.05)) as (client, upper):
         upper.transport.close()
         assert await next_frame(client) == (Opcode.CLOSE, b"\x03\xe8")
         assert await client.rest() == b""
         await upper.ended()
-        await client.close()
 
 
 @pytest.mark.parametrize("end", ["close", "abort"])
@@ -553,16 +498,13 @@ async def test_the_upper_layer_may_close_before_the_handshake(end: str) -> None:
         assert upper.transport.is_closing()
         assert await client.rest() == b""
         await upper.ended()
-        await client.close()
 
 
 async def test_a_client_that_leaves_without_a_close_frame() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
+    async with shaken() as (client, upper):
         await client.send(frame(b"whole") + frame(b"half")[:7])
-        await (await place.upper()).got(b"whole")
+        await upper.got(b"whole")
         await client.close()
-        upper = await place.upper()
         assert await upper.ended() is None
         assert upper.eof
 
@@ -571,9 +513,7 @@ async def test_a_client_that_leaves_without_a_close_frame() -> None:
 
 
 async def test_nothing_comes_up_while_paused() -> None:
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken() as (client, upper):
         stage = cast("WebSocketStage", upper.transport)
         stage.pause_reading()
         assert not stage.is_reading()
@@ -583,7 +523,6 @@ async def test_nothing_comes_up_while_paused() -> None:
         assert not upper.data
         stage.resume_reading()
         await upper.got(b"later")
-        await client.close()
 
 
 async def test_many_odd_frames_leave_time_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,9 +534,7 @@ async def test_many_odd_frames_leave_time_for_others(monkeypatch: pytest.MonkeyP
         frame(data[at : at + 1], Opcode.CONT if at else Opcode.BINARY, fin=at == count - 1)
         for at in range(count)
     ]
-    async with placed(ws_options()) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken() as (client, upper):
         stage = cast("WebSocketStage", upper.transport)
         stage.data_received(b"".join(fragments) + frame(b"end"))
         assert len(upper.data) == 10
@@ -611,23 +548,19 @@ async def test_many_odd_frames_leave_time_for_others(monkeypatch: pytest.MonkeyP
         await happens(stage.lower.is_reading, "it is read again")
         await client.send(frame(b"!"))
         await upper.got(data + b"end!")
-        await client.close()
 
 
 async def test_closed_by_the_upper_layer_within_unusual_frames(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(websocket, "_CONTROL_FRAMES_AT_ONCE", 3)
-    async with placed(ws_options(close_timeout=0.05)) as place:
-        client = await shaken(place)
-        upper = await place.upper()
+    async with shaken(ws_options(close_timeout=0.05)) as (_, upper):
         stage = cast("WebSocketStage", upper.transport)
         fragments = [frame(b"a", fin=False)] + [frame(b"b", Opcode.CONT, fin=False)] * 20
         stage.data_received(b"".join(fragments))
         stage.close()
         await upper.ended()
         assert bytes(upper.data) == b"abb"
-        await client.close()
 
 
 # ---------------------------------------------- the shortcut and the library

@@ -12,6 +12,7 @@ from harness.waiting import happens
 
 from actors.transports.handshakes import Handshakes
 from actors.transports.stack import StackOptions, build_stack
+from actors.transports.websocket import WebSocketStats
 
 TIMEOUT = 10.0
 """Seconds in which what must come has come."""
@@ -80,6 +81,7 @@ class Place:
         self.echo = echo
         self.port = 0
         self.uppers: list[Upper] = []
+        self.clients: list[Client] = []
 
     def made(self) -> asyncio.Protocol:
         self.uppers.append(Upper(echo=self.echo))
@@ -97,15 +99,19 @@ class Place:
         dialled = asyncio.open_connection(
             "127.0.0.1", self.port, ssl=tls, server_hostname=name, limit=2**24
         )
-        return Client(*await dialled)
+        self.clients.append(Client(*await dialled, self.options.websocket_stats))
+        return self.clients[-1]
 
 
 class Client:
     """A stream to a place."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, stats: WebSocketStats
+    ) -> None:
         self.reader = reader
         self.writer = writer
+        self.stats = stats
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -132,7 +138,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def placed(options: StackOptions, *, echo: bool = False) -> AsyncIterator[Place]:
-    """A listener for the time of a test."""
+    """A listener for the time of a test; its clients are closed at the end."""
     place = Place(options, echo=echo)
     server = await asyncio.get_running_loop().create_server(place.made, "127.0.0.1", 0)
     place.port = server.sockets[0].getsockname()[1]
@@ -143,6 +149,8 @@ async def placed(options: StackOptions, *, echo: bool = False) -> AsyncIterator[
         for upper in place.uppers:
             if upper.transport and not upper.lost:
                 upper.transport.abort()
+        for client in place.clients:
+            await client.close()
         if options.handshakes is not None:
             options.handshakes.close()
 

@@ -14,11 +14,12 @@ from eventstore.errors import EventStoreError
 from eventstore.format.events import MessagePublished
 from eventstore.format.node_events import BrokerStarted
 from eventstore.format.records import GENESIS, ChainChecker, encode_record, link_of
-from eventstore.log.jetstream_log import EventLog
+from eventstore.log.jetstream_log import Appended, EventLog
 from eventstore.log.journal import Journal
 from eventstore.log.keyed_store import KeyedStore
+from eventstore.log.log_writer import LogWriter
 from eventstore.log.pending_record import GatedOutput
-from eventstore.log.record_reader import read_records, read_tail
+from eventstore.log.record_reader import LogTail, read_records, read_tail
 from eventstore.log.watermark import Watermark
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
@@ -58,6 +59,11 @@ class Writing:
         self.fatal = fatal
         self.sink = Acknowledged()
         self.next = 0
+
+    @property
+    def writer(self) -> LogWriter:
+        assert self.log._writer is not None
+        return self.log._writer
 
     def put(self, count: int = 1, padding: int = 0) -> None:
         """One turn with this many numbered events, each acknowledged by an effect."""
@@ -146,6 +152,11 @@ async def writing(
             await writer.stop()
 
 
+async def append_behind(nc: Any, tail: LogTail, data: bytes) -> Appended:
+    log = EventLog(nc, STREAM, SUBJECT, projections=KeyedStore(nc, "STATE", "state."))
+    return await log.append_behind(tail, data)
+
+
 async def api(nc: Client, method: str, body: object = None) -> dict[str, Any]:
     data = b"" if body is None else json.dumps(body).encode()
     reply = await nc.request(f"$JS.API.{method}", data, timeout=10)
@@ -167,8 +178,15 @@ async def filled(nc: Client, sizes: list[int]) -> list[bytes]:
     for number, size in enumerate(sizes):
         made.append(record(link, str(number), b"x" * size))
         link = link_of(made[-1])
-        await nc.request(SUBJECT, made[-1], timeout=20)
+        await nc.publish(SUBJECT, made[-1])
+    await happens_in(nc, len(made))
     return made
+
+
+async def happens_in(nc: Client, count: int) -> None:
+    """Wait until the stream has so many records."""
+    while (await api(nc, f"STREAM.INFO.{STREAM}"))["state"]["last_seq"] < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
 
 
 async def given_up(own: Writing) -> EventStoreError:
@@ -176,7 +194,7 @@ async def given_up(own: Writing) -> EventStoreError:
     await happens(lambda: own.fatal)
     acknowledged = list(own.sink.numbers)
     own.put(1)
-    await asyncio.sleep(1)
+    await asyncio.sleep(0.1)
     (error,) = own.fatal
     assert own.sink.numbers == acknowledged
     assert isinstance(error, EventStoreError)

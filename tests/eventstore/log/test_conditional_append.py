@@ -8,20 +8,18 @@ import orjson
 import pytest
 from harness.waiting import happens
 from numberedlog import STREAM, SUBJECT, client_of, record, writing
+from numberedlog import append_behind as behind
 
 from eventstore.errors import Fenced
 from eventstore.format.records import decode_record
-from eventstore.log.jetstream_log import Appended, append_behind
+from eventstore.log.jetstream_log import Appended
 from eventstore.log.record_reader import LogTail, read_tail
+from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.jetstream import WRONG_LAST_SEQUENCE
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
-
-
-async def behind(nc: Any, tail: LogTail, data: bytes) -> Appended:
-    return await append_behind(nc, STREAM, SUBJECT, tail, data)
 
 
 async def begun(nc: Any, count: int) -> list[LogTail]:
@@ -35,23 +33,21 @@ async def begun(nc: Any, count: int) -> list[LogTail]:
     return ends
 
 
-async def test_it_is_stored_behind_the_end_and_nowhere_else(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        *_, early, tail = await begun(nc, 2)
-        data = record(tail.link, "next")
-        late = LogTail(3, tail.link)
-        assert await behind(nc, early, data) is Appended.REFUSED
-        assert await behind(nc, late, data) is Appended.REFUSED
-        assert await behind(nc, tail, data) is Appended.STORED
-        assert await read_tail(nc, STREAM, SUBJECT) == LogTail.of(decode_record(3, data))
+async def test_it_is_stored_behind_the_end_and_nowhere_else(nc: DirectClient) -> None:
+    *_, early, tail = await begun(nc, 2)
+    data = record(tail.link, "next")
+    late = LogTail(3, tail.link)
+    assert await behind(nc, early, data) is Appended.REFUSED
+    assert await behind(nc, late, data) is Appended.REFUSED
+    assert await behind(nc, tail, data) is Appended.STORED
+    assert await read_tail(nc, STREAM, SUBJECT) == LogTail.of(decode_record(3, data))
 
 
-async def test_of_many_that_try_at_once_one_is_stored(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        *_, tail = await begun(nc, 1)
-        tries = [behind(nc, tail, record(tail.link, str(number))) for number in range(20)]
-        found = await asyncio.gather(*tries)
-        assert sorted(one.name for one in found) == ["REFUSED"] * 19 + ["STORED"]
+async def test_of_many_that_try_at_once_one_is_stored(nc: DirectClient) -> None:
+    *_, tail = await begun(nc, 1)
+    tries = [behind(nc, tail, record(tail.link, str(number))) for number in range(20)]
+    found = await asyncio.gather(*tries)
+    assert sorted(one.name for one in found) == ["REFUSED"] * 19 + ["STORED"]
 
 
 async def test_the_previous_writer_is_fenced(server: EmbeddedServer) -> None:
@@ -105,9 +101,8 @@ class Answering:
     ids=str,
 )
 async def test_the_result_of_an_append_is_determined(
-    server: EmbeddedServer, answers: list[Any], outcome: Appended
+    nc: DirectClient, answers: list[Any], outcome: Appended
 ) -> None:
-    async with client_of(server) as nc:
-        *_, tail = await begun(nc, 1)
-        data = record(tail.link, "next")
-        assert await behind(Answering(nc, *answers), tail, data) is outcome
+    *_, tail = await begun(nc, 1)
+    data = record(tail.link, "next")
+    assert await behind(Answering(nc, *answers), tail, data) is outcome

@@ -26,12 +26,13 @@ from numberedlog import (
 from eventstore.datadir import DataDir
 from eventstore.errors import CorruptLog, EventStoreError, Fenced, LogUnavailable, LostLog, NodeBusy
 from eventstore.format.records import GENESIS, ChainChecker, link_of
-from eventstore.log import jetstream_log, log_writer
+from eventstore.log import jetstream_log, log_writer, record_reader
 from eventstore.log.jetstream_log import EventLog
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import read_records, read_some, read_tail
 from eventstore.log.watermark import Watermark
 from eventstore.nats import jetstream, log_stream
+from eventstore.nats.direct_client import DirectClient
 from eventstore.nats.log_stream import ensure_stream, lock_node
 from eventstore.server.embedded_server import EmbeddedServer
 
@@ -110,11 +111,9 @@ async def test_connection_cut(own: Writing) -> None:
     assert await own.stored() == list(range(own.next))
 
 
-async def test_server_paused(
-    own: Writing, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_server_paused(own: Writing, server: EmbeddedServer) -> None:
     """No answer comes: appends are looked into and repeated, and stored once all the same."""
-    monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.5)
+    own.writer.waits.ack = 0.5
     await own.load(0.1)
     await own.settled()
     assert server.pid is not None
@@ -125,11 +124,10 @@ async def test_server_paused(
         status = Path(f"/proc/{server.pid}/stat")
         await happens(lambda: not status.exists() or status.read_text().rsplit(") ")[-1][0] == "T")
         await own.load(0.3)
-        writer = own.log._writer
-        assert writer is not None
+        writer = own.writer
         await happens(lambda: writer.outage)
         assert writer.outage == "no answer from JetStream for more than 0.5 s"
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.3)
         assert own.sink.numbers == list(range(before)), "nothing is acknowledged meanwhile"
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -141,9 +139,8 @@ async def test_server_paused(
 
 async def test_missing_answers(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is stored but its acknowledgement is lost."""
-    monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.2)
-    writer = own.log._writer
-    assert writer is not None
+    own.writer.waits.ack = 0.2
+    writer = own.writer
     with monkeypatch.context() as deaf:
         deaf.setattr(writer, "_committed", lambda _sequence: None)
         own.put(3)
@@ -222,6 +219,7 @@ async def test_another_log_of_the_same_length(own: Writing) -> None:
 async def test_stream_emptied_while_in_use(own: Writing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appends still succeed, because the last sequence stays: the log must be checked."""
     monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
+    monkeypatch.setattr(log_writer, "VERDICT_EVERY", 0.05)
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.PURGE.{STREAM}")
@@ -234,6 +232,7 @@ async def test_stream_deleted_while_nothing_is_written(
     own: Writing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_writer, "_INSPECT_EVERY", 0.2)
+    monkeypatch.setattr(log_writer, "VERDICT_EVERY", 0.05)
     own.put(3)
     await own.settled()
     await api(own.nc, f"STREAM.DELETE.{STREAM}")
@@ -259,101 +258,93 @@ async def test_a_revoked_access_is_named(own: Writing) -> None:
 # ------------------------------------------------------------------ reading
 
 
-async def test_an_empty_stream_ends_at_the_beginning(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [])
-        tail = await read_tail(nc, STREAM, SUBJECT)
-        assert (tail.sequence, tail.link) == (0, GENESIS)
-        assert [one async for one in read_records(nc, STREAM, 1, 10)] == []
+async def test_an_empty_stream_ends_at_the_beginning(nc: DirectClient) -> None:
+    await filled(nc, [])
+    tail = await read_tail(nc, STREAM, SUBJECT)
+    assert (tail.sequence, tail.link) == (0, GENESIS)
+    assert [one async for one in read_records(nc, STREAM, 1, 10)] == []
 
 
-async def test_an_emptied_stream_is_not_a_new_one(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1, 1])
-        await api(nc, f"STREAM.PURGE.{STREAM}")
-        with pytest.raises(CorruptLog, match="record 1 is gone with all others"):
-            await read_tail(nc, STREAM, SUBJECT)
+async def test_an_emptied_stream_is_not_a_new_one(nc: DirectClient) -> None:
+    await filled(nc, [1, 1])
+    await api(nc, f"STREAM.PURGE.{STREAM}")
+    with pytest.raises(CorruptLog, match="record 1 is gone with all others"):
+        await read_tail(nc, STREAM, SUBJECT)
 
 
-async def test_large_records_are_read_in_order(server: EmbeddedServer) -> None:
+async def test_large_records_are_read_in_order(nc: DirectClient) -> None:
     mib = 1 << 20
     sizes = [10, 20 * mib, 10, 3 * mib, 12 * mib, 9 * mib, 10]
-    async with client_of(server) as nc:
-        made = await filled(nc, sizes)
-        found = [one async for one in read_records(nc, STREAM, 1, 7)]
-        assert [len(one.payload) for one in found] == sizes
-        assert [one.link for one in found] == [link_of(data) for data in made]
-        some = await read_some(nc, STREAM, [2, 4, 5])
-        assert {2, 4, 5} <= {one.sequence for one in some}
+    made = await filled(nc, sizes)
+    found = [one async for one in read_records(nc, STREAM, 1, 7)]
+    assert [len(one.payload) for one in found] == sizes
+    assert [one.link for one in found] == [link_of(data) for data in made]
+    some = await read_some(nc, STREAM, [2, 4, 5])
+    assert {2, 4, 5} <= {one.sequence for one in some}
 
 
-async def test_more_records_than_one_batch(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 1100)
-        found = [one.sequence async for one in read_records(nc, STREAM, 3, 1099)]
-        assert found == list(range(3, 1100))
-        assert [one.sequence async for one in read_records(nc, STREAM, 1100, 1100)] == [1100]
+async def test_more_records_than_one_batch(
+    nc: DirectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_reader, "_BATCH_MESSAGES", 50)
+    await filled(nc, [1] * 120)
+    found = [one.sequence async for one in read_records(nc, STREAM, 3, 119)]
+    assert found == list(range(3, 120))
+    assert [one.sequence async for one in read_records(nc, STREAM, 120, 120)] == [120]
 
 
-async def test_gaps_are_skipped_by_reading_and_found_by_the_chain(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 6)
-        for sequence in (3, 6):
-            await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
-        found = [one async for one in read_records(nc, STREAM, 1, 6)]
-        assert [one.sequence for one in found] == [1, 2, 4, 5]
-        checker = ChainChecker()
-        checker.check(found[0])
-        checker.check(found[1])
-        with pytest.raises(CorruptLog, match="record 3 is missing"):
-            checker.check(found[2])
+async def test_gaps_are_skipped_by_reading_and_found_by_the_chain(nc: DirectClient) -> None:
+    await filled(nc, [1] * 6)
+    for sequence in (3, 6):
+        await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
+    found = [one async for one in read_records(nc, STREAM, 1, 6)]
+    assert [one.sequence for one in found] == [1, 2, 4, 5]
+    checker = ChainChecker()
+    checker.check(found[0])
+    checker.check(found[1])
+    with pytest.raises(CorruptLog, match="record 3 is missing"):
+        checker.check(found[2])
 
 
 @pytest.mark.parametrize("wanted", [[3], [2, 3], [1, 4, 6]])
-async def test_requested_records_that_are_missing(
-    server: EmbeddedServer, wanted: list[int]
-) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 6)
-        for sequence in (3, 6):
-            await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
-        with pytest.raises(CorruptLog) as caught:
-            await read_some(nc, STREAM, wanted)
-        assert caught.value.sequence in (3, 6)
+async def test_requested_records_that_are_missing(nc: DirectClient, wanted: list[int]) -> None:
+    await filled(nc, [1] * 6)
+    for sequence in (3, 6):
+        await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": sequence})
+    with pytest.raises(CorruptLog) as caught:
+        await read_some(nc, STREAM, wanted)
+    assert caught.value.sequence in (3, 6)
 
 
-async def test_some_records_far_apart(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 30)
-        some = await read_some(nc, STREAM, [30, 2, 4, 17, 2])
-        assert {2, 4, 17, 30} <= {one.sequence for one in some}
-        assert len(some) == len({one.sequence for one in some})
-        assert await read_some(nc, STREAM, []) == []
+async def test_some_records_far_apart(nc: DirectClient) -> None:
+    await filled(nc, [1] * 30)
+    some = await read_some(nc, STREAM, [30, 2, 4, 17, 2])
+    assert {2, 4, 17, 30} <= {one.sequence for one in some}
+    assert len(some) == len({one.sequence for one in some})
+    assert await read_some(nc, STREAM, []) == []
 
 
-async def test_an_invalid_record_is_named(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1, 1])
-        await nc.request(SUBJECT, b"something else", timeout=TIMEOUT)
-        for read in (read_some(nc, STREAM, [3]), read_tail(nc, STREAM, SUBJECT)):
-            with pytest.raises(CorruptLog, match="record 3 is not a foldmq record"):
-                await read
+async def test_an_invalid_record_is_named(nc: DirectClient) -> None:
+    await filled(nc, [1, 1])
+    await nc.request(SUBJECT, b"something else", timeout=TIMEOUT)
+    for read in (read_some(nc, STREAM, [3]), read_tail(nc, STREAM, SUBJECT)):
+        with pytest.raises(CorruptLog, match="record 3 is not a foldmq record"):
+            await read
 
 
-async def test_a_stream_that_is_not_there(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        with pytest.raises(LostLog, match="existed before and is missing"):
-            await read_tail(nc, STREAM, SUBJECT)
-        with pytest.raises(LogUnavailable):
-            await read_some(nc, STREAM, [1])
-        with pytest.raises(LogUnavailable, match="answers 503"):
-            [one async for one in read_records(nc, STREAM, 1, 3)]
+async def test_a_stream_that_is_not_there(nc: DirectClient) -> None:
+    with pytest.raises(LostLog, match="existed before and is missing"):
+        await read_tail(nc, STREAM, SUBJECT)
+    with pytest.raises(LogUnavailable):
+        await read_some(nc, STREAM, [1])
+    with pytest.raises(LogUnavailable, match="answers 503"):
+        [one async for one in read_records(nc, STREAM, 1, 3)]
 
 
 async def test_reading_while_the_server_is_away(
     datadir: DataDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jetstream, "REQUEST_SECONDS", 0.5)
+    monkeypatch.setattr(jetstream, "REQUEST_SECONDS", 0.1)
     server = EmbeddedServer(datadir)
     await server.start()
     async with client_of(server) as nc:
@@ -364,16 +355,15 @@ async def test_reading_while_the_server_is_away(
                 await read
 
 
-async def test_reading_on_a_closed_connection(server: EmbeddedServer) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1, 1])
-        store = KeyedStore(nc, "STATE", "state.")
-        await store.open()
-        reading = store.read()
-        await nc.close()
-        for read in (read_some(nc, STREAM, [1, 2]), read_some(nc, STREAM, [1]), anext(reading)):
-            with pytest.raises(LogUnavailable):
-                await read
+async def test_reading_on_a_closed_connection(nc: DirectClient) -> None:
+    await filled(nc, [1, 1])
+    store = KeyedStore(nc, "STATE", "state.")
+    await store.open()
+    reading = store.read()
+    await nc.close()
+    for read in (read_some(nc, STREAM, [1, 2]), read_some(nc, STREAM, [1]), anext(reading)):
+        with pytest.raises(LogUnavailable):
+            await read
 
 
 async def test_the_log_must_reach_its_watermark(server: EmbeddedServer, tmp_path: Path) -> None:
@@ -422,7 +412,7 @@ async def test_a_node_is_locked_once(
             await lock_node(first, "n2", "here")
             with pytest.raises(NodeBusy, match=rf"node n1 already runs .*process {os.getpid()}"):
                 await lock_node(second, "n1", "here")
-            monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 2)
+            monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 0.2)
         await lock_node(second, "n1", "here")
 
 
@@ -441,7 +431,10 @@ async def test_an_answer_of_another_replica_counts(
             await lock_node(second, "n1", "here")
 
 
-async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedServer) -> None:
+async def test_a_broker_that_does_not_answer_is_not_waited_for(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_stream, "_ANSWER_SECONDS", 0.2)
     async with client_of(server) as first, client_of(server) as second:
 
         async def ignore(_message: Any) -> None:
@@ -453,19 +446,18 @@ async def test_a_broker_that_does_not_answer_is_not_waited_for(server: EmbeddedS
 
 
 async def test_a_log_that_begins_while_it_is_looked_at(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    nc: DirectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node of a new cluster asks for the bounds before another node leads for the first time."""
-    async with client_of(server) as nc:
-        await ensure_stream(nc, STREAM, [SUBJECT])
+    await ensure_stream(nc, STREAM, [SUBJECT])
 
-        async def ask(*arguments: Any) -> tuple[int, int]:
-            found = await jetstream.read_bounds(*arguments)
-            await nc.request(SUBJECT, record(GENESIS, "first"), timeout=TIMEOUT)
-            return found
+    async def ask(*arguments: Any) -> tuple[int, int]:
+        found = await jetstream.read_bounds(*arguments)
+        await nc.request(SUBJECT, record(GENESIS, "first"), timeout=TIMEOUT)
+        return found
 
-        monkeypatch.setattr(jetstream_log, "read_bounds", ask)
-        projections = KeyedStore(nc, "STATE", "state.")
-        log = EventLog(nc, STREAM, SUBJECT, projections=projections)
-        assert (await log.tail()).sequence == 1
-        assert log.first == 1
+    monkeypatch.setattr(jetstream_log, "read_bounds", ask)
+    projections = KeyedStore(nc, "STATE", "state.")
+    log = EventLog(nc, STREAM, SUBJECT, projections=projections)
+    assert (await log.tail()).sequence == 1
+    assert log.first == 1

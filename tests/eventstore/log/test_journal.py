@@ -70,6 +70,8 @@ class Bench:
         self.store = FakeStore()
         self.clock = FakeClock()
         self.released: list[tuple[str, bytes]] = []
+        self.asked: list[float] = []
+        """Seconds after which the journal asked to be flushed."""
         self.a, self.b = FakeSink("a", self.released), FakeSink("b", self.released)
         self.journal = Journal(
             self.store,
@@ -80,31 +82,20 @@ class Bench:
             max_record=options.pop("max_record", LIMIT),
             **options,
         )
-        self.asked: list[float] = []
         self.journal.on_deferred = self.asked.append
 
     def event(self, size: int = 0) -> int:
         """Append an event with a payload; return its sequence."""
         return sequence_of(self.journal.append(published(size), 1, [b"x" * size], size))
 
-    def end_turn(self, effect: bytes) -> None:
-        """End the turn with an effect that depends on its events."""
-        self.journal.send_when_durable(self.a, effect)
-        self.journal.end_turn()
-
     def turn(self, effect: bytes, size: int = 0) -> None:
         """One turn of the loop: an event, and an effect that depends on it."""
         self.event(size)
         self.end_turn(effect)
 
-    def quiet_turn(self) -> None:
-        """A turn whose event nothing waits for."""
-        self.event()
-        self.journal.end_turn()
-
-    def acknowledge(self, pid: int) -> None:
-        """A turn that takes an acknowledgement of a client."""
-        self.journal.append(Acked("c", [pid]))
+    def end_turn(self, effect: bytes) -> None:
+        """End a turn with an effect that depends on it."""
+        self.journal.send_when_durable(self.a, effect)
         self.journal.end_turn()
 
     def sequences(self) -> list[int]:
@@ -266,8 +257,10 @@ def test_statistics() -> None:
 
 def test_events_without_waiting_output_go_with_the_next_record() -> None:
     bench = Bench()
-    bench.quiet_turn()
-    bench.quiet_turn()
+    bench.event()
+    bench.journal.end_turn()
+    bench.event()
+    bench.journal.end_turn()
     assert (bench.store.sent, bench.asked) == ([], [0.01])
     assert not bench.journal.idle
     bench.turn(b"ack")
@@ -276,24 +269,33 @@ def test_events_without_waiting_output_go_with_the_next_record() -> None:
 
 def test_events_without_waiting_output_are_written_on_flush() -> None:
     bench = Bench()
-    bench.quiet_turn()
+    bench.event()
+    bench.journal.end_turn()
     bench.journal.flush_deferred()
     assert shape(bench.store.records) == [(1, 0, True, 1)]
-    bench.quiet_turn()
+    bench.event()
+    bench.journal.end_turn()
     assert bench.asked == [0.01, 0.01], "asked again for what came after"
     bench.journal.flush()
     bench.commit(1, 2)
     assert bench.journal.idle
 
 
+def acknowledge(bench: Bench, pid: int) -> None:
+    """A turn that takes an acknowledgement of a client."""
+    bench.journal.append(Acked("c", [pid]))
+    bench.journal.end_turn()
+
+
 def test_acknowledgements_stay_in_memory_for_longer_than_other_events() -> None:
     bench = Bench()
     bench.journal.ack_delay = 1.0
-    bench.acknowledge(1)
+    acknowledge(bench, 1)
     bench.clock.now += 400
-    bench.acknowledge(2)
+    acknowledge(bench, 2)
     assert bench.asked == [1.0]
-    bench.quiet_turn()
+    bench.event()
+    bench.journal.end_turn()
     assert bench.asked == [1.0, 0.01]
     bench.journal.flush_deferred()
     assert shape(bench.store.records) == [(1, 0, True, 3)]
@@ -302,14 +304,14 @@ def test_acknowledgements_stay_in_memory_for_longer_than_other_events() -> None:
 def test_acknowledgements_get_a_record_when_the_first_has_waited_for_the_delay() -> None:
     bench = Bench()
     bench.journal.ack_delay = 1.0
-    bench.acknowledge(1)
+    acknowledge(bench, 1)
     bench.clock.now += 400
     bench.turn(b"x")
     bench.commit(1)
     bench.clock.now += 200
-    bench.acknowledge(2)
+    acknowledge(bench, 2)
     bench.clock.now += 400
-    bench.acknowledge(3)
+    acknowledge(bench, 3)
     bench.journal.flush_deferred()
     assert bench.sequences() == [1]
     assert bench.asked == [1.0, pytest.approx(0.6)]
@@ -324,7 +326,7 @@ def test_a_record_has_the_time_of_its_first_event_that_is_no_acknowledgement(
 ) -> None:
     bench = Bench()
     bench.journal.ack_delay = 2.0
-    bench.acknowledge(1)
+    acknowledge(bench, 1)
     bench.clock.now += delayed_ms
     assert bench.journal.event_ms() == bench.clock.now
     bench.turn(b"x")
@@ -339,9 +341,10 @@ def test_a_record_has_the_time_of_its_first_event_that_is_no_acknowledgement(
 def test_a_record_of_acknowledgements_keeps_the_time_of_another_event_in_it() -> None:
     bench = Bench(max_inflight=1)
     bench.turn(b"x")
-    bench.quiet_turn()
+    bench.event()
+    bench.journal.end_turn()
     bench.clock.now += 300
-    bench.acknowledge(1)
+    acknowledge(bench, 1)
     bench.turn(b"y")
     bench.commit(1)
     assert [one.steady_ms for one in bench.store.records] == [1000, 1000]
@@ -351,7 +354,7 @@ def test_acknowledgements_that_end_a_turn_of_several_records_do_not_wait() -> No
     bench = Bench()
     bench.journal.ack_delay = 1.0
     bench.event(LIMIT - 600)
-    bench.acknowledge(1)
+    acknowledge(bench, 1)
     assert shape(bench.store.records) == [(1, 0, False, 1)]
     assert bench.asked == [0.01]
 
@@ -359,7 +362,8 @@ def test_acknowledgements_that_end_a_turn_of_several_records_do_not_wait() -> No
 def test_flush_waits_for_its_place_in_flight() -> None:
     bench = Bench(max_inflight=1)
     bench.turn(b"0")
-    bench.quiet_turn()
+    bench.event()
+    bench.journal.end_turn()
     bench.journal.flush()
     assert bench.sequences() == [1]
     bench.commit(1)
@@ -402,7 +406,8 @@ def test_effects_of_a_turn_without_events_wait_for_earlier_turns() -> None:
     bench = Bench(max_inflight=1)
     bench.turn(b"1")
     bench.end_turn(b"2")
-    bench.quiet_turn()
+    bench.event()
+    bench.journal.end_turn()
     bench.end_turn(b"3")
     assert bench.released == []
     bench.commit(1)

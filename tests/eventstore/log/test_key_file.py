@@ -11,19 +11,19 @@ from random import Random
 import pytest
 
 from eventstore.format.sealing import AreaSeal, content_cipher
-from eventstore.log import key_file
+from eventstore.log import shared_keys
 from eventstore.log.key_file import (
     KEYS_AHEAD,
     KeyDamaged,
-    KeyFile,
     KeyFileError,
     KeyReader,
     copy_keys,
 )
+from eventstore.log.shared_keys import Keys
 
 
 def test_keys_differ_and_are_there_again(tmp_path: Path) -> None:
-    file = KeyFile(tmp_path / "keys", "n1")
+    file = Keys(tmp_path / "keys", "n1")
     assert file.end == 1
     assert file.key(1) is None
     assert file.is_damaged(1)
@@ -34,7 +34,7 @@ def test_keys_differ_and_are_there_again(tmp_path: Path) -> None:
     assert len(set(keys)) == KEYS_AHEAD
     file.close()
     assert (tmp_path / "keys").stat().st_mode & 0o777 == 0o600
-    again = KeyFile(tmp_path / "keys", "n1")
+    again = Keys(tmp_path / "keys", "n1")
     assert [again.key(number) for number in range(1, again.end)] == keys
     again.extend()
     assert again.key(KEYS_AHEAD) == keys[-1]
@@ -43,7 +43,7 @@ def test_keys_differ_and_are_there_again(tmp_path: Path) -> None:
 
 
 def test_an_erased_key_is_nowhere_in_the_file(tmp_path: Path) -> None:
-    file = KeyFile(tmp_path / "keys", "n1")
+    file = Keys(tmp_path / "keys", "n1")
     file.extend()
     gone, other = file.key(7), file.key(8)
     assert gone is not None
@@ -58,7 +58,7 @@ def test_an_erased_key_is_nowhere_in_the_file(tmp_path: Path) -> None:
     data = (tmp_path / "keys").read_bytes()
     assert gone not in data
     assert other in data
-    again = KeyFile(tmp_path / "keys", "n1")
+    again = Keys(tmp_path / "keys", "n1")
     assert (again.key(7), again.erasure(7), again.key(8)) == (None, 3, other)
     again.close()
 
@@ -110,7 +110,7 @@ def test_a_changed_file_has_no_other_keys_and_no_other_erasures(
     tmp_path: Path, mutate: Callable[[bytearray, Random], None], seed: int
 ) -> None:
     path = tmp_path / "keys"
-    file = KeyFile(path, "n1")
+    file = Keys(path, "n1")
     file.extend()
     file.erase([3, 5], 1)
     numbers = range(1, 9)
@@ -120,7 +120,7 @@ def test_a_changed_file_has_no_other_keys_and_no_other_erasures(
     whole = bytes(data)
     mutate(data, Random(seed))
     path.write_bytes(data)
-    changed = KeyFile(path, "n1")
+    changed = Keys(path, "n1")
     reader = KeyReader(path, "n1")
     for number in numbers:
         found = changed.key(number), changed.erasure(number)
@@ -140,8 +140,8 @@ def test_a_changed_file_has_no_other_keys_and_no_other_erasures(
 def test_the_cipher_of_an_erased_key_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_file, "_CIPHERS", 2)
-    file = KeyFile(tmp_path / "keys", "n1")
+    monkeypatch.setattr(shared_keys, "_CIPHERS", 2)
+    file = Keys(tmp_path / "keys", "n1")
     file.extend()
     one, two = file.cipher(1), file.cipher(2)
     assert None is not one is not two is not None
@@ -158,14 +158,14 @@ def test_the_cipher_of_an_erased_key_is_gone(
 def test_a_cipher_that_is_made_while_its_key_is_erased_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = KeyFile(tmp_path / "keys", "n1")
+    file = Keys(tmp_path / "keys", "n1")
     file.extend()
 
     def slow(key: bytes) -> object:
         file.erase([7], 1)
         return content_cipher(key)
 
-    monkeypatch.setattr(key_file, "content_cipher", slow)
+    monkeypatch.setattr(shared_keys, "content_cipher", slow)
     assert file.cipher(7) is None
     assert file._ciphers == {}
     file.close()
@@ -173,7 +173,7 @@ def test_a_cipher_that_is_made_while_its_key_is_erased_is_not_kept(
 
 def test_a_damaged_key_is_neither_a_key_nor_erased(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    file = KeyFile(path, "n1")
+    file = Keys(path, "n1")
     file.extend()
     file.erase([2], 1)
     file.close()
@@ -183,7 +183,7 @@ def test_a_damaged_key_is_neither_a_key_nor_erased(tmp_path: Path) -> None:
             data = bytearray(whole)
             data[128 + 64 * (number - 1) + at] ^= 1
             path.write_bytes(data)
-            file = KeyFile(path, "n1")
+            file = Keys(path, "n1")
             assert file.is_damaged(number)
             assert file.key(number) is None
             assert file.erasure(number) == 0
@@ -192,11 +192,11 @@ def test_a_damaged_key_is_neither_a_key_nor_erased(tmp_path: Path) -> None:
 
 def test_a_torn_end_is_written_over(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    file = KeyFile(path, "n1")
+    file = Keys(path, "n1")
     file.extend()
     file.close()
     path.write_bytes(path.read_bytes()[:-100])
-    file = KeyFile(path, "n1")
+    file = Keys(path, "n1")
     assert file.end == KEYS_AHEAD - 1
     file.extend()
     assert file.key(KEYS_AHEAD - 1) is not None
@@ -206,7 +206,7 @@ def test_a_torn_end_is_written_over(tmp_path: Path) -> None:
 def test_an_erasure_that_failed_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = KeyFile(tmp_path / "keys", "n1")
+    file = Keys(tmp_path / "keys", "n1")
     file.extend()
     lost = (tmp_path / "keys").read_bytes()
     key = file.key(3)
@@ -229,32 +229,32 @@ def test_an_erasure_that_failed_is_written_again(
 
 def test_other_files_and_other_nodes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    KeyFile(path, "n1").close()
+    Keys(path, "n1").close()
     with pytest.raises(KeyFileError, match="is the file of node n1"):
-        KeyFile(path, "n2")
+        Keys(path, "n2")
     path.write_bytes(b"hello")
     with pytest.raises(KeyFileError, match="is not a file with keys"):
-        KeyFile(path, "n1")
+        Keys(path, "n1")
     assert path.read_bytes() == b"hello"
     with pytest.raises(KeyFileError, match="none does not exist: create it"):
-        KeyFile(tmp_path / "none" / "keys", "n1")
+        Keys(tmp_path / "none" / "keys", "n1")
     path.unlink()
     path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(KeyFileError, match="cannot be opened"):
-        KeyFile(path, "n1")
+        Keys(path, "n1")
 
 
 def test_one_broker_uses_it_at_a_time(tmp_path: Path) -> None:
-    file = KeyFile(tmp_path / "keys", "n1")
+    file = Keys(tmp_path / "keys", "n1")
     with pytest.raises(KeyFileError, match="another broker uses it"):
-        KeyFile(tmp_path / "keys", "n1")
+        Keys(tmp_path / "keys", "n1")
     file.close()
-    KeyFile(tmp_path / "keys", "n1").close()
+    Keys(tmp_path / "keys", "n1").close()
 
 
 def test_another_process_sees_keys_that_are_made_and_destroyed(tmp_path: Path) -> None:
     path = tmp_path / "keys"
-    file = KeyFile(path, "n1")
+    file = Keys(path, "n1")
     reader = KeyReader(path, "n1")
     with pytest.raises(KeyDamaged, match="key 1 is missing or damaged, and was not erased"):
         reader.key(1)
@@ -272,11 +272,11 @@ def test_another_process_sees_keys_that_are_made_and_destroyed(tmp_path: Path) -
 
 def test_a_copy_is_for_another_node(tmp_path: Path) -> None:
     path, copy = tmp_path / "keys", tmp_path / "copy"
-    file = KeyFile(path, "n1")
+    file = Keys(path, "n1")
     file.extend()
     file.erase([3], 1)
     copy_keys(path, copy, "n2")  # while a broker uses it
-    again = KeyFile(copy, "n2")
+    again = Keys(copy, "n2")
     assert [again.key(number) for number in range(1, again.end)] == [
         file.key(number) for number in range(1, file.end)
     ]
@@ -285,7 +285,7 @@ def test_a_copy_is_for_another_node(tmp_path: Path) -> None:
     file.close()
     assert copy.stat().st_mode & 0o777 == 0o600
     with pytest.raises(KeyFileError, match="is the file of node n1: name another one; if this"):
-        KeyFile(path, "n2")
+        Keys(path, "n2")
     with pytest.raises(KeyFileError, match="copy: cannot be written: File exists"):
         copy_keys(path, copy, "n3")
     other = tmp_path / "other"
@@ -300,11 +300,11 @@ def test_nothing_stays_open_behind_files_and_readers(tmp_path: Path) -> None:
     def opened() -> int:
         return len([*Path("/proc/self/fd").iterdir()])
 
-    KeyFile(tmp_path / "keys", "n1").close()
+    Keys(tmp_path / "keys", "n1").close()
     gc.collect()
     before = opened()
     for _ in range(3):
-        file = KeyFile(tmp_path / "keys", "n1")
+        file = Keys(tmp_path / "keys", "n1")
         file.extend()
         assert KeyReader(tmp_path / "keys", "n1").key(1) is not None
         file.close()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator
 
 import orjson
 import pytest
@@ -11,7 +10,6 @@ from harness.waiting import TIMEOUT
 
 from eventstore.errors import LogUnavailable
 from eventstore.log.keyed_store import KeyedStore
-from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.direct_client import DirectClient
 from eventstore.server.embedded_server import EmbeddedServer
 
@@ -19,16 +17,8 @@ pytestmark = pytest.mark.system
 
 
 @pytest_asyncio.fixture
-async def client(server: EmbeddedServer) -> AsyncIterator[DirectClient]:
-    options = ConnectionOptions(urls=(server.url,), user=server.user, password=server.password)
-    client = await connect(options)
-    yield client
-    await disconnect(client)
-
-
-@pytest_asyncio.fixture
-async def store(client: DirectClient) -> KeyedStore:
-    store = KeyedStore(client, "STATE", "state.")
+async def store(nc: DirectClient) -> KeyedStore:
+    store = KeyedStore(nc, "STATE", "state.")
     await store.open()
     return store
 
@@ -63,8 +53,8 @@ async def test_large_messages_are_read_a_few_at_a_time(store: KeyedStore) -> Non
     assert [(one[0], len(one)) for one in found[:-1]] == [(at, 1_000_000) for at in range(40)]
 
 
-async def test_without_a_stream_the_store_is_empty(client: DirectClient) -> None:
-    assert await contents(KeyedStore(client, "NONE", "none.")) == []
+async def test_without_a_stream_the_store_is_empty(nc: DirectClient) -> None:
+    assert await contents(KeyedStore(nc, "NONE", "none.")) == []
 
 
 async def test_a_message_that_did_not_arrive_is_noticed(store: KeyedStore) -> None:
@@ -74,11 +64,11 @@ async def test_a_message_that_did_not_arrive_is_noticed(store: KeyedStore) -> No
     assert await store.confirm("mark", b"yes", 1)
 
 
-async def test_a_deleted_key_may_be_dropped(store: KeyedStore, client: DirectClient) -> None:
+async def test_a_deleted_key_may_be_dropped(store: KeyedStore, nc: DirectClient) -> None:
     await store.put("a", b"1")
     await store.put("a", b"", gone=True)
     assert await store.confirm("mark", b"m", 2)
-    reply = await client.request("$JS.API.DIRECT.GET.STATE.state.a", b"", timeout=TIMEOUT)
+    reply = await nc.request("$JS.API.DIRECT.GET.STATE.state.a", b"", timeout=TIMEOUT)
     assert (reply.headers or {})["Nats-TTL"] == "24h"
 
 
@@ -91,19 +81,19 @@ async def test_sequences_continue_after_clearing(store: KeyedStore) -> None:
     assert await contents(store) == [b"again"]
 
 
-async def test_it_is_opened_again_as_it_is(store: KeyedStore, client: DirectClient) -> None:
+async def test_it_is_opened_again_as_it_is(store: KeyedStore, nc: DirectClient) -> None:
     await store.put("a", b"1")
     assert await store.confirm("mark", b"m", 1)
-    other = KeyedStore(client, "STATE", "state.")
+    other = KeyedStore(nc, "STATE", "state.")
     await other.open()
     assert await contents(other) == [b"1", b"m"]
 
 
 async def test_it_is_compacted_and_does_not_wait_for_the_disk(
-    store: KeyedStore, client: DirectClient
+    store: KeyedStore, nc: DirectClient
 ) -> None:
     del store
-    reply = await client.request("$JS.API.STREAM.INFO.STATE", b"", timeout=TIMEOUT)
+    reply = await nc.request("$JS.API.STREAM.INFO.STATE", b"", timeout=TIMEOUT)
     config = orjson.loads(reply.data)["config"]
     assert (config["max_msgs_per_subject"], config["storage"]) == (1, "file")
     assert config["persist_mode"] == "async"
@@ -112,7 +102,7 @@ async def test_it_is_compacted_and_does_not_wait_for_the_disk(
 async def test_a_server_that_does_not_answer(
     store: KeyedStore, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventstore.nats.jetstream.REQUEST_SECONDS", 0.3)
+    monkeypatch.setattr("eventstore.nats.jetstream.REQUEST_SECONDS", 0.1)
     assert server.pid is not None
     os.kill(server.pid, signal.SIGSTOP)
     os.waitpid(server.pid, os.WUNTRACED)  # noqa: ASYNC222 - until it stands still, at once

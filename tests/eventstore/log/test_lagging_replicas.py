@@ -9,11 +9,13 @@ import pytest
 import pytest_asyncio
 from harness.waiting import happens
 from nats.aio.client import Client
-from numberedlog import STREAM, SUBJECT, Writing, api, client_of, filled, given_up, writing
+from numberedlog import STREAM, SUBJECT, Writing, api, filled, given_up, writing
 
 from eventstore.errors import CorruptLog, Fenced, LogUnavailable
 from eventstore.log import log_writer
+from eventstore.log.log_writer import WaitTimes, wait_times
 from eventstore.log.record_reader import read_records, read_some, read_tail
+from eventstore.nats.direct_client import DirectClient
 from eventstore.server.embedded_server import EmbeddedServer
 
 pytestmark = pytest.mark.system
@@ -58,30 +60,28 @@ class Behind:
 
 @pytest.mark.parametrize("lacks", [1, 3, 5])
 async def test_a_lagging_replica_is_not_damage(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, lacks: int
+    nc: DirectClient, monkeypatch: pytest.MonkeyPatch, lacks: int
 ) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 5)
-        expected = [one.link async for one in read_records(nc, STREAM, 1, 5)]
-        behind = Behind(nc, monkeypatch, lacks)
-        assert [one.link async for one in read_records(nc, STREAM, 1, 5)] == expected
-        (only,) = await read_some(nc, STREAM, [5])
-        assert only.link == expected[-1]
-        assert (await read_tail(nc, STREAM, SUBJECT)).link == expected[-1]
-        assert behind.refused >= 3
+    await filled(nc, [1] * 5)
+    expected = [one.link async for one in read_records(nc, STREAM, 1, 5)]
+    behind = Behind(nc, monkeypatch, lacks)
+    assert [one.link async for one in read_records(nc, STREAM, 1, 5)] == expected
+    (only,) = await read_some(nc, STREAM, [5])
+    assert only.link == expected[-1]
+    assert (await read_tail(nc, STREAM, SUBJECT)).link == expected[-1]
+    assert behind.refused >= 3
 
 
 async def test_records_that_the_leader_lacks_are_missing(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    nc: DirectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with client_of(server) as nc:
-        await filled(nc, [1] * 5)
-        await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": 4})
-        Behind(nc, monkeypatch, 3)
-        found = [one.sequence async for one in read_records(nc, STREAM, 1, 5)]
-        assert found == [1, 2, 3, 5]
-        with pytest.raises(CorruptLog, match="record 4 is not in stream"):
-            await read_some(nc, STREAM, [4])
+    await filled(nc, [1] * 5)
+    await api(nc, f"STREAM.MSG.DELETE.{STREAM}", {"seq": 4})
+    Behind(nc, monkeypatch, 3)
+    found = [one.sequence async for one in read_records(nc, STREAM, 1, 5)]
+    assert found == [1, 2, 3, 5]
+    with pytest.raises(CorruptLog, match="record 4 is not in stream"):
+        await read_some(nc, STREAM, [4])
 
 
 @pytest.mark.parametrize("place", [7, None])
@@ -90,8 +90,7 @@ async def test_an_acknowledgement_with_another_sequence_is_rejected(
 ) -> None:
     own.put(2)
     await own.settled()
-    writer = own.log._writer
-    assert writer is not None
+    writer = own.writer
     own.put(2)
     writer._on_reply("inbox.0.2", json.dumps({"stream": STREAM, "seq": place}).encode())
     assert isinstance(await given_up(own), Fenced)
@@ -99,8 +98,7 @@ async def test_an_acknowledgement_with_another_sequence_is_rejected(
 
 
 async def test_acknowledgements_that_come_again_change_nothing(own: Writing) -> None:
-    writer = own.log._writer
-    assert writer is not None
+    writer = own.writer
     for sequence in (1, 2):
         own.put(1)
         await own.settled()
@@ -114,10 +112,10 @@ async def test_acknowledgements_that_come_again_change_nothing(own: Writing) -> 
 
 def test_replicas_leave_time_for_an_election() -> None:
     """It takes up to 9 s from the death of a leader, and 12 s is what may be waited."""
-    waits = log_writer._wait_times(3)
+    waits = wait_times(3)
     assert waits.look_most + waits.retry_most + waits.room <= 2
     assert waits.ack + log_writer._WATCH_EVERY + waits.look <= 5
-    assert log_writer._wait_times(1).server is None
+    assert wait_times(1).server is None
 
 
 async def test_one_answer_that_is_behind_does_not_end_the_broker(
@@ -173,9 +171,8 @@ async def test_a_server_that_answers_nothing_is_left(
     server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be cut off from the others, and the connection to it does not show that."""
-    monkeypatch.setattr(log_writer, "ACK_TIMEOUT", 0.2)
-    monkeypatch.setattr(log_writer, "_ALIGN_TIMEOUT", 0.1)
     async with writing(server, replicas=3) as made:
+        made.writer.waits = WaitTimes(0.12, 0.05, 0.05, retry_most=0.25, room=0.1, server=0.1)
         left = asyncio.Event()
         read_now, change = log_writer.read_tail, made.nc.change_server
 
@@ -202,8 +199,7 @@ async def test_no_record_is_sent_to_a_server_that_is_too_old(
 ) -> None:
     """After a reconnect it may be any of the cluster."""
     async with writing(server, replicas=3) as made:
-        writer = made.log._writer
-        assert writer is not None
+        writer = made.writer
         with monkeypatch.context() as old:
             old.setattr(type(made.nc), "connected_server_version", "2.14.6")
             made.log.connection_lost()

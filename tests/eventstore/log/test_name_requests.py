@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eventstore.log import name_requests
+from eventstore import durable_files
 from eventstore.log.key_file import KeyFileError
 from eventstore.log.name_requests import NameRequest, store_request, stored_requests
 
@@ -20,7 +20,7 @@ def test_a_request_that_cannot_be_stored_leaves_no_file(
     def full(_file: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(name_requests.os, "fsync", full)
+    monkeypatch.setattr(durable_files.os, "fsync", full)
     with pytest.raises(KeyFileError, match="cannot be written: No space left"):
         store_request(REQUEST, tmp_path / "keys")
     assert list(tmp_path.iterdir()) == []

@@ -9,14 +9,15 @@ import pytest
 from harness.nats import PASSWORD, USER
 from harness.natscluster import NatsCluster
 from harness.waiting import happens
-from numberedlog import STREAM, SUBJECT, client_of, given_up, record, writing
+from numberedlog import STREAM, SUBJECT, append_behind, client_of, given_up, record, writing
 
 from eventstore.errors import Fenced, LogUnavailable
 from eventstore.format.records import decode_record
-from eventstore.log import jetstream_log
-from eventstore.log.jetstream_log import Appended, EventLog, append_behind
+from eventstore.log import jetstream_log, log_writer
+from eventstore.log.jetstream_log import Appended, EventLog
 from eventstore.log.keyed_store import KeyedStore
 from eventstore.log.record_reader import LogTail, read_tail
+from eventstore.nats import jetstream
 from eventstore.nats.connection import ConnectionOptions, connect, disconnect
 from eventstore.nats.log_stream import ensure_stream
 from eventstore.server.embedded_server import EmbeddedServer
@@ -49,9 +50,10 @@ def urls_from(cluster: NatsCluster, first: int) -> ConnectionOptions:
 
 
 async def test_a_log_is_read_over_another_server_when_one_is_cut_off(
-    cluster: NatsCluster, server: EmbeddedServer
+    cluster: NatsCluster, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection to it is intact, and its replica of the first records can be read."""
+    monkeypatch.setattr(jetstream_log, "_READ_SECONDS", 0.5)
     async with writing(server, replicas=3) as made:
         made.put(3)
         await made.settled()
@@ -85,6 +87,7 @@ async def test_the_server_is_kept_while_a_stream_does_not_answer(
     cluster: NatsCluster, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its stream has no leader: that is the same at every server."""
+    monkeypatch.setattr(jetstream, "_PAUSE_SECONDS", (0.01, 0.02))
     async with client_of(server) as nc:
         await ensure_stream(nc, STREAM, [SUBJECT], replicas=3)
         asked = []
@@ -104,19 +107,22 @@ async def test_the_server_is_kept_while_a_stream_does_not_answer(
         assert (await log.tail()).sequence == 0
 
 
-async def test_a_replaced_writer_leaves_a_log_that_can_be_written(server: EmbeddedServer) -> None:
+async def test_a_replaced_writer_leaves_a_log_that_can_be_written(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another node took the place of the first of two large records of the old writer.
 
     A replicated stream of NATS 2.15.1 for which an append with a wrong
     Nats-Expected-Last-Msg-Id arrives stores nothing ever again.
     """
+    monkeypatch.setattr(log_writer, "VERDICT_EVERY", 0.05)
     async with writing(server, replicas=3) as old:
         old.put(1)
         await old.settled()
         tail = LogTail(old.journal.durable, old.journal.durable_link)
         async with client_of(server) as other:
             successor = record(tail.link, "successor")
-            assert await append_behind(other, STREAM, SUBJECT, tail, successor) is Appended.STORED
+            assert await append_behind(other, tail, successor) is Appended.STORED
             old.put(1, padding=32 * 1024)
             old.put(1, padding=32 * 1024)
             assert isinstance(await given_up(old), Fenced)
@@ -124,4 +130,4 @@ async def test_a_replaced_writer_leaves_a_log_that_can_be_written(server: Embedd
             end = LogTail.of(decode_record(tail.sequence + 1, successor))
             assert await read_tail(other, STREAM, SUBJECT) == end
             behind = record(end.link, "behind")
-            assert await append_behind(other, STREAM, SUBJECT, end, behind) is Appended.STORED
+            assert await append_behind(other, end, behind) is Appended.STORED

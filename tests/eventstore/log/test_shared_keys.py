@@ -11,11 +11,11 @@ from structlog.testing import capture_logs
 
 from eventstore.log import shared_keys
 from eventstore.log.key_file import KEYS_AHEAD, KeyDamaged, KeyFileError, KeyReader, copy_keys
-from eventstore.log.shared_keys import SharedKeys, check_directory, open_keys, watch_directory
+from eventstore.log.shared_keys import Keys, check_directory, open_keys, watch_directory
 
 
-def made(path: Path, node: str, epoch: int) -> SharedKeys:
-    keys = SharedKeys(path, node, epoch)
+def made(path: Path, node: str, epoch: int) -> Keys:
+    keys = Keys(path, node, epoch, is_shared=True)
     keys.extend()
     return keys
 
@@ -50,7 +50,7 @@ def test_a_key_of_an_earlier_leader_is_erased_in_its_file(tmp_path: Path) -> Non
     second.erase(numbers, 4)
     first.erase(numbers[:2], 4)  # both leaders do what is in the log
     reader = KeyReader(path, "c1")
-    for keys in (second, SharedKeys(path, "c1", 3)):
+    for keys in (second, Keys(path, "c1", 3, is_shared=True)):
         assert [keys.erasure(number) for number in numbers] == [4, 4, 4]
         assert keys.last_erasure == 4
         assert keys.key(1_000_000_002) is not None
@@ -67,7 +67,7 @@ def test_a_file_that_is_missing_or_of_another_cluster_is_said(tmp_path: Path) ->
     with pytest.raises(KeyDamaged, match="key 1000009999 is missing or damaged"):
         KeyReader(path, "c1").key(1_000_009_999)
     with pytest.raises(KeyFileError, match="is the file of node c1"):
-        SharedKeys(path, "c2", 2)
+        Keys(path, "c2", 2, is_shared=True)
     with pytest.raises(KeyFileError, match="all nodes of the cluster share"):
         check_directory(tmp_path / "none" / "keys")
     check_directory(path)
@@ -104,7 +104,7 @@ def test_a_file_with_keys_and_a_damaged_head_is_not_used(tmp_path: Path) -> None
     data = (tmp_path / "keys.e1").read_bytes()
     (tmp_path / "keys.e1").write_bytes(bytes(128) + data[128:])
     with pytest.raises(KeyFileError, match="is not a file with keys"):
-        SharedKeys(path, "c1", 2)
+        Keys(path, "c1", 2, is_shared=True)
 
 
 def test_a_log_keeps_its_keys_when_it_moves_to_a_cluster_and_back(tmp_path: Path) -> None:

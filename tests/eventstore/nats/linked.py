@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.broker import free_port, nats_server
 from harness.waiting import happens
@@ -70,7 +70,9 @@ class Nats:
 
 
 class Linked:
-    """A link and its notifications."""
+    """A link and its notifications; open ones are closed after each test."""
+
+    opened: ClassVar[list["Linked"]] = []
 
     def __init__(self) -> None:
         self.messages: list[NatsMessage] = []
@@ -92,6 +94,7 @@ class Linked:
             on_refused=self.refused.append,
             timeout=TIMEOUT,
         )
+        cls.opened.append(self)
         return self
 
     def _take(self, messages: list[NatsMessage]) -> None:

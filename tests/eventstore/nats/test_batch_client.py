@@ -15,7 +15,7 @@ from nats.aio.transport import Transport
 
 from eventstore.errors import BadNatsOptions, NatsUnavailable
 from eventstore.nats.batch_client import BatchClient, encode_pub
-from eventstore.nats.batch_transport import BatchTransport, NatsMessage
+from eventstore.nats.batch_transport import BatchConnection, NatsMessage
 from eventstore.nats.connection import ConnectionOptions
 
 pytestmark = pytest.mark.system
@@ -350,15 +350,15 @@ def test_nats_py_is_as_this_needs_it() -> None:
     )
     assert list(inspect.signature(Client._connect_to_server).parameters) == ["self", "s"], advice
     assert "_transport" in vars(Client()), advice
-    ours = {name for name in vars(BatchTransport) if not name.startswith("_")} | {"__bool__"}
+    ours = {name for name in vars(BatchConnection) if not name.startswith("_")} | {"__bool__"}
     assert Transport.__abstractmethods__ <= ours, advice
     for name in Transport.__abstractmethods__:
         wanted = list(inspect.signature(getattr(Transport, name)).parameters)
-        assert list(inspect.signature(getattr(BatchTransport, name)).parameters) == wanted, advice
+        assert list(inspect.signature(getattr(BatchConnection, name)).parameters) == wanted, advice
 
 
 async def test_nats_py_uses_our_transport(here: Linked) -> None:
-    assert here.link._client._transport is here.link._transport
+    assert here.link._client._transport is here.link._connection
 
 
 def test_on_uvloop(tmp_path: Path) -> None:

@@ -178,7 +178,6 @@ async def test_a_given_port_is_that_port_and_any_port_stays(datadir: DataDir) ->
 async def test_a_taken_port_is_one_line(datadir: DataDir) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
-        other.listen()
         port = other.getsockname()[1]
         with pytest.raises(NatsUnavailable, match="another program listens there") as caught:
             await made(datadir, port=port).start()
