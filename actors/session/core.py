@@ -189,7 +189,7 @@ class SessionCore(LoopActor):
         """Record that the client does not get messages that it is not permitted to read."""
         node = self._node
         if self.name in node.state.sessions or self.name in node.rebuilding:  # it has not ended
-            node.drop_denied(self.name, refs, topic_filter)
+            node.drop(self.name, "not_permitted", refs, topic_filter)
 
     def drain_stash(self) -> list[Any]:
         """Return the deferred messages, for the successor of the session."""

@@ -276,13 +276,10 @@ class Delivery(SessionOutput):
         name = self._session.name
         reason, topic_filter = "packet_too_large", subscriber.filter
         if qos:
-            refs = [batch.positions[at] for at in large]
-            events = queueing.dropped(name, reason, refs, topic_filter)
+            self._node.drop(name, reason, [batch.positions[at] for at in large], topic_filter)
         else:
             topics = [batch.topics[at] for at in large]
-            events = [queueing.dropped_unrecorded(name, reason, topics, topic_filter)]
-        for event in events:
-            self._count_dropped(event, self._session.emit(event))
+            self._node.drop_unrecorded(name, reason, topics, topic_filter)
         gone = set(large)
         return batch.select([at for at in range(len(batch)) if at not in gone])
 
@@ -307,8 +304,7 @@ class Delivery(SessionOutput):
             if not connection.writable and batch.publisher is not None and not batch.qos:
                 connection.throttle_publisher(batch.publisher, len(batch))
             return
-        event = queueing.dropped_unrecorded(self._session.name, "slow_reader", batch.topics)
-        self._count_dropped(event, self._session.emit(event))
+        node.drop_unrecorded(self._session.name, "slow_reader", batch.topics)
 
     def _count_dropped(self, event: MessageDropped, at: Position) -> None:
         name = self._session.name
@@ -389,16 +385,14 @@ class Delivery(SessionOutput):
         The messages were queued while the client was offline or had other permissions. Returns the
         payload bytes sent.
         """
-        access, encoder, sealing = connection.access, self.encoder, self._node.sealing
+        access, encoder = connection.access, self.encoder
         limited = encoder is not None and encoder.limit
         times = {message.expires for message in messages}
         times.discard(0)
-        if access is None and not limited and not times and sealing is None:
+        if access is None and not limited and not times and self._node.sealing is None:
             return self._send_waiting(connection, run, messages)
-        erased: set[int] = set()
-        if sealing is not None:
-            pairs = zip(run.refs, messages, strict=False)
-            erased = {id(message) for ref, message in pairs if sealing.is_erased(ref, message)}
+        pairs = zip(run.refs, messages, strict=False)
+        erased = {id(message) for ref, message in pairs if self._node.is_erased(ref, message)}
         now_ms, flags = self._node.clock.steady_ms(), (run.qos, run.retain)
         of = run.subscription if run.retain else None
         passed = self._node.expired_until
@@ -465,13 +459,10 @@ class Delivery(SessionOutput):
     def _drop_waiting(self, reason: str, run: queueing.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""
         name, topic_filter = self._session.name, run.subscription.filter
-        if reason == "not_permitted":
-            self._node.drop_denied(name, run.refs, topic_filter, queued)
-        elif reason == "expired":
+        if reason == "expired":
             self._record_expired(topic_filter, run.refs, queued)
         else:
-            for event in queueing.dropped(name, reason, run.refs, topic_filter, queued):
-                self._count_dropped(event, self._session.emit(event))
+            self._node.drop(name, reason, run.refs, topic_filter, queued)
 
     def _send_waiting(
         self, connection: ClientConnection, run: queueing.WaitingRun, messages: list[Message]

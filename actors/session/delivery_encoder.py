@@ -4,10 +4,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.routing.subscriber import Subscriber
+from actors.session.session_messages import VARIANTS_V5, Batch
 from eventstore.format.stored_properties import seconds_left
 from eventstore.log.message_store import Message
 from projections.state.retained import RetainedMessage
@@ -25,9 +26,6 @@ from protocol.mqtt.publish_encoder_v5 import (
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topic_trie import FilterTrie
 
-VARIANTS_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
-"""The variants that most MQTT 5 receivers share, by QoS."""
-
 _FRAME: Final = 13
 """Maximum bytes of a PUBLISH besides topic, payload and properties: the fixed header, the lengths
 of topic and properties, the packet identifier."""
@@ -36,34 +34,6 @@ _IDENTIFIER: Final = 5
 
 _ALIAS: Final = 5
 """Maximum bytes that a topic alias adds to a packet."""
-
-
-class PreparedMessages(Protocol):
-    """Messages prepared for many receivers: ``actors.session.session_messages.Batch``."""
-
-    retain: bool
-    """Whether they are sent because of a new subscription, not a publication [MQTT-3.3.1-8]."""
-    published_retain: bool
-    """Whether the publications had RETAIN 1."""
-
-    @property
-    def topics(self) -> Sequence[bytes]:
-        """The topic of each message."""
-
-    @property
-    def publisher(self) -> object:
-        """The connection that published the messages, if any."""
-
-    def __len__(self) -> int:
-        """Return the number of messages."""
-
-    def prepared5(
-        self, variant: PacketVariant, numbers: Mapping[bytes, int] | None = None
-    ) -> PublishEncoderV5:
-        """Return the encoder of the messages for receivers that share a variant."""
-
-    def at_qos0_v5(self, variant: PacketVariant) -> bytes:
-        """Return the messages as QoS 0 packets."""
 
 
 class DeliveryEncoder:
@@ -142,7 +112,7 @@ class DeliveryEncoder:
 
     def render(
         self,
-        batch: PreparedMessages,
+        batch: Batch,
         subscriber: Subscriber,
         qos: int,
         packet_ids: Sequence[int] = (),
@@ -169,7 +139,7 @@ class DeliveryEncoder:
 
     def pieces(
         self,
-        batch: PreparedMessages,
+        batch: Batch,
         subscriber: Subscriber,
         qos: int,
         packet_ids: Sequence[int],
@@ -187,7 +157,7 @@ class DeliveryEncoder:
         return pieces
 
     def _with_aliases(
-        self, batch: PreparedMessages, variant: PacketVariant, begin: int, end: int, *, gated: bool
+        self, batch: Batch, variant: PacketVariant, begin: int, end: int, *, gated: bool
     ) -> PacketVariant | None:
         """Return the variant with topic aliases for messages of a batch; None: without aliases."""
         if self._aliases is None:
@@ -202,7 +172,7 @@ class DeliveryEncoder:
         use = self._aliases.use(used, gated=gated)
         return variant._replace(aliases=use) if use else None
 
-    def too_large(self, batch: PreparedMessages, subscriber: Subscriber, qos: int) -> list[int]:
+    def too_large(self, batch: Batch, subscriber: Subscriber, qos: int) -> list[int]:
         """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
         if not self.limit:
             return []
@@ -213,7 +183,7 @@ class DeliveryEncoder:
         return numbers
 
     def _variants(
-        self, batch: PreparedMessages, subscriber: Subscriber, qos: int, stop: int | None
+        self, batch: Batch, subscriber: Subscriber, qos: int, stop: int | None
     ) -> list[tuple[PacketVariant, int, int]]:
         """Return the variants of a batch's messages, each with its first message and the end."""
         end = len(batch) if stop is None else stop

@@ -9,12 +9,12 @@ import structlog
 
 from actors.routing.subscriber import is_shared
 from actors.session.core import SessionCore
-from actors.session.decisions import queueing, sharing
+from actors.session.decisions import sharing
 from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import DeliveryEncoder
 from actors.session.node_context import NodeContext
 from actors.session.overdue import left_by
-from actors.session.publisher import ClientPublisher
+from actors.session.packet_handler import PacketHandler
 from actors.session.session_messages import (
     NEXT_TURN,
     ClientConnection,
@@ -80,7 +80,7 @@ class SessionLifecycle:
         node: NodeContext,
         session: SessionCore,
         delivery: Delivery,
-        publisher: ClientPublisher,
+        publisher: PacketHandler,
         subscriptions: SubscriptionHandler,
     ) -> None:
         self._node = node
@@ -306,9 +306,8 @@ class SessionLifecycle:
             return True
         # It was armed before the session became frozen, or before the broker started: only the log
         # contains it.
-        messages = self._delivery.find([will.ref])
+        messages = self._delivery.find_or_load([will.ref], then)
         if messages is None:
-            self._delivery.load([will.ref], then)
             return False
         self._will = messages[will.ref]
         return True
@@ -348,8 +347,7 @@ class SessionLifecycle:
         """
         if self._session.state.connected:
             refs = sharing.refs_to_return(self._session.state)
-            if self._delivery.find(refs) is None:
-                self._delivery.load(refs, then)
+            if self._delivery.find_or_load(refs, then) is None:
                 return False
         return keeps_will or (self._load_will(then) and self._route_will(then))
 
@@ -543,9 +541,7 @@ class SessionLifecycle:
 
     def _drop_will(self, topic: str, reason: str) -> None:
         """Record that a will is not published: it is not permitted, or was erased."""
-        name = self._session.name
-        at = self._session.emit(queueing.dropped_unrecorded(name, reason, [topic.encode()]))
-        self._node.count_dropped(reason, 1, client=name, position=format_position(at))
+        self._node.drop_unrecorded(self._session.name, reason, [topic.encode()])
 
     def _fire_will(self, connection: ClientConnection | None) -> None:
         session = self._session
@@ -559,8 +555,7 @@ class SessionLifecycle:
         ):
             self._drop_will(will.topic, "not_permitted")
             return
-        sealing, names = self._node.sealing, self._node.names
-        is_erased = sealing is not None and sealing.is_erased(will.ref, message)
+        names, is_erased = self._node.names, self._node.is_erased(will.ref, message)
         if names is not None and not is_erased:
             is_erased = names.is_erased(session.name, session.state.user)
         if is_erased:

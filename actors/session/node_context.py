@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.journal import Journal
     from eventstore.log.log_writer import LogWriter
+    from eventstore.log.message_store import Message
     from projections.state.session import SessionState
     from protocol.errors import FoldmqError
     from protocol.mqtt.packets import Connect
@@ -319,16 +320,33 @@ class NodeContext:
             recorded = whose.get("position") is not None
             self.clients.dropped(client, reason, count, self.clock.time_ms(), recorded=recorded)
 
-    def drop_denied(
-        self, session: str, refs: Sequence[Position], topic_filter: str, queued: int = -1
+    def drop(
+        self,
+        session: str,
+        reason: str,
+        refs: Sequence[Position],
+        topic_filter: str,
+        queued: int = -1,
     ) -> None:
-        """Record that a session does not get messages that it is not permitted to read.
+        """Record and count messages that a session does not get.
 
         ``queued`` are their payload bytes if they left the head of its queue.
         """
-        for event in dropped(session, "not_permitted", refs, topic_filter, queued):
+        for event in dropped(session, reason, refs, topic_filter, queued):
             where = format_position(self.emit(event))
-            self.count_dropped("not_permitted", event.count, client=session, position=where)
+            self.count_dropped(reason, event.count, client=session, position=where)
+
+    def drop_unrecorded(
+        self, session: str, reason: str, topics: Sequence[bytes], topic_filter: str = ""
+    ) -> None:
+        """Record and count dropped messages without a position, one for each of the topics."""
+        at = self.emit(dropped_unrecorded(session, reason, topics, topic_filter))
+        where = format_position(at)
+        self.count_dropped(reason, len(topics), client=session, position=where)
+
+    def is_erased(self, ref: Position, message: Message) -> bool:
+        """Return whether the content of a message is erased."""
+        return self.sealing is not None and self.sealing.is_erased(ref, message)
 
     def tell_session(self, session: Any, message: Any) -> None:
         """Send a message to a session, or to its successor."""

@@ -5,7 +5,7 @@ at a time than it accepts. A client that stays connected with MQTT 3.1.1 gets th
 has not acknowledged for some time.
 """
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, islice, takewhile
 from typing import Final
@@ -17,7 +17,7 @@ from actors.session.position_properties import with_position
 from actors.session.session_messages import AckCheck
 from actors.session.session_output import SessionOutput
 from eventstore.format.events import Redelivered
-from eventstore.format.positions import format_position, to_runs
+from eventstore.format.positions import to_runs
 from projections.state.session import InFlight, SessionState, SubscriptionState
 from projections.state.waiting_queue import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt.encoder import encode_acks
@@ -105,35 +105,30 @@ class Redelivery:
         """
         connection, encoder, state = self._session.connection, delivery.encoder, self._session.state
         access = connection.access if connection is not None else None
-        limited, sealing = encoder is not None and encoder.limit, self._node.sealing
-        if not unacked or (access is None and not limited and sealing is None):
+        limited = encoder is not None and encoder.limit
+        if not unacked or (access is None and not limited and self._node.sealing is None):
             return True
-        messages = delivery.find([state.inflight[pid].ref for pid in unacked])
+        messages = delivery.find_or_load([state.inflight[pid].ref for pid in unacked], again)
         if messages is None:
-            delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return False
         now_ms = self._node.clock.steady_ms()
-        denied: list[int] = []
-        denied_at_qos_2: list[int] = []
+        withheld: dict[tuple[str, bool], list[int]] = defaultdict(list)
+        """By reason, and whether they are at QoS 2."""
         large: list[int] = []
-        erased: list[int] = []
-        erased_at_qos_2: list[int] = []
         for pid in unacked:
             sent = state.inflight[pid]
-            flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
+            message, qos = messages[sent.ref], sent.flags & QOS_MASK
+            flags = qos, self._has_retain(sent.flags)
             of = sent.subscription if _is_alone(sent) else None
-            if sealing is not None and sealing.is_erased(sent.ref, messages[sent.ref]):
-                (erased_at_qos_2 if flags[0] == 2 else erased).append(pid)
-            elif access is not None and not access.read[messages[sent.ref].topic]:
-                (denied_at_qos_2 if flags[0] == 2 else denied).append(pid)
-            elif encoder is not None and encoder.is_too_large(
-                messages[sent.ref], flags, now_ms, of
-            ):
+            if self._node.is_erased(sent.ref, message):
+                withheld["erased", qos == 2].append(pid)
+            elif access is not None and not access.read[message.topic]:
+                withheld["not_permitted", qos == 2].append(pid)
+            elif encoder is not None and encoder.is_too_large(message, flags, now_ms, of):
                 large.append(pid)
-        self._end("not_permitted", denied, ReasonCode.ADMINISTRATIVE_ACTION)
-        self._complete("not_permitted", denied_at_qos_2)
-        self._end("erased", erased, ReasonCode.ADMINISTRATIVE_ACTION)
-        self._complete("erased", erased_at_qos_2)
+        for reason in ("not_permitted", "erased"):
+            self._end(reason, withheld[reason, False], ReasonCode.ADMINISTRATIVE_ACTION)
+            self._complete(reason, withheld[reason, True])
         self._end("packet_too_large", large, ReasonCode.PACKET_TOO_LARGE)
         return True
 
@@ -159,11 +154,7 @@ class Redelivery:
             return
         session = self._session
         for sent in [session.state.inflight[pid] for pid in packet_ids]:
-            for event in queueing.dropped(
-                session.name, reason, [sent.ref], sent.subscription.filter
-            ):
-                at = format_position(session.emit(event))
-                self._node.count_dropped(reason, event.count, client=session.name, position=at)
+            self._node.drop(session.name, reason, [sent.ref], sent.subscription.filter)
         codes = [int(ReasonCode.ADMINISTRATIVE_ACTION)] * len(packet_ids)
         received = acknowledgements.received(session.state, packet_ids, codes)
         if received is not None:
@@ -206,9 +197,8 @@ class Redelivery:
         connection, state = self._session.connection, self._session.state
         if connection is None or not unacked:
             return 0
-        stored = delivery.find([state.inflight[pid].ref for pid in unacked])
+        stored = delivery.find_or_load([state.inflight[pid].ref for pid in unacked], again)
         if stored is None:
-            delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return 0
         payloads = [stored[state.inflight[pid].ref].payload for pid in unacked]
         unacked = unacked[: queueing.within(payloads, self._node.delivery_limits.batch_bytes)]

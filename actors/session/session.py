@@ -24,7 +24,6 @@ from actors.session.delivery import Delivery
 from actors.session.lifecycle import SessionLifecycle
 from actors.session.node_context import NodeContext
 from actors.session.packet_handler import PacketHandler
-from actors.session.publisher import ClientPublisher
 from actors.session.session_messages import (
     AckCheck,
     ConnectionAttached,
@@ -54,7 +53,6 @@ class Session(SessionCore):
 
     __slots__ = (
         "_lifecycle",
-        "_packets",
         "_recorded",
         "_subscriptions",
         "delivery",
@@ -62,7 +60,7 @@ class Session(SessionCore):
         "to_deliver",
     )
 
-    __deletable__ = ("_lifecycle", "_packets", "_subscriptions", "delivery", "publisher")
+    __deletable__ = ("_lifecycle", "_subscriptions", "delivery", "publisher")
     delivery_class: ClassVar[type[Delivery]] = Delivery
 
     def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
@@ -70,9 +68,8 @@ class Session(SessionCore):
         self.delivery = delivery = self.delivery_class(node, self)
         """Deliveries to the client, and the queue."""
         self._subscriptions = subscriptions = SubscriptionHandler(node, self, delivery)
-        self.publisher = publisher = ClientPublisher(node, self, delivery)
-        """Records and routes what the client publishes."""
-        self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
+        self.publisher = publisher = PacketHandler(node, self, delivery, subscriptions)
+        """Handles the packets of the client; records and routes what it publishes."""
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] | None = None
@@ -113,7 +110,7 @@ class Session(SessionCore):
     def _handle(self, message: Any) -> None:
         kind = type(message)
         if kind is Packets:
-            self._packets.handle(message)
+            self.publisher.handle(message)
         elif kind is Outgoing:
             self.delivery.deliver(message)
         elif kind in _HANDLERS:
@@ -240,7 +237,7 @@ class Session(SessionCore):
         self.delivery.forget()
         self._subscriptions.withdraw_announced()
         self._work = None
-        del self.delivery, self.publisher, self._lifecycle, self._packets, self._subscriptions
+        del self.delivery, self.publisher, self._lifecycle, self._subscriptions
 
 
 _HANDLERS: Final[dict[type, Callable[[Session, Any], None]]] = {

@@ -179,6 +179,18 @@ class SessionOutput:
         """Return the messages at these positions, or None if some must be loaded."""
         return self._own_buffer().find(refs)
 
+    def find_or_load(
+        self, refs: Sequence[Position], then: Callable[[], None]
+    ) -> dict[Position, Message] | None:
+        """Return the messages at these positions; None: they are read first, then ``then`` called.
+
+        Other messages wait meanwhile.
+        """
+        messages = self.find(refs)
+        if messages is None:
+            self.load(refs, then)
+        return messages
+
     def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
         """Read messages from the log, then call ``then``; other messages wait meanwhile."""
         self._after_load = then

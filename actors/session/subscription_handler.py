@@ -408,7 +408,7 @@ class SubscriptionHandler:
             if long and not number % _RETAINED_AT_ONCE:
                 yield SAME_TURN
         if subscriber.qos and denied:
-            node.drop_denied(session.name, sorted(denied), subscriber.filter)
+            node.drop(session.name, "not_permitted", sorted(denied), subscriber.filter)
         messages.sort(key=by_age)
         in_order = merge(*sorted_parts, messages, key=by_age) if sorted_parts else iter(messages)
         while part := list(islice(in_order, _RETAINED_AT_ONCE)):

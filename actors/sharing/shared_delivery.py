@@ -31,7 +31,7 @@ from actors.sharing.member_choice import (
 )
 from actors.sharing.shared_members import SharedMembers, capped_qos, unreadable_topics
 from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
-from eventstore.format.positions import Position, format_position, to_runs
+from eventstore.format.positions import Position, to_runs
 from eventstore.log.message_store import Message, StoredMessages
 from projections.state.session import SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
@@ -128,8 +128,7 @@ class SharedDelivery(Delivery):
     def _drop_qos0(self, topics: Sequence[bytes]) -> None:
         """Record that QoS 0 messages are dropped because no member accepts them."""
         if topics and any(member.may_read for member in self._group.ordered()):
-            event = queueing.dropped_unrecorded(self._session.name, "slow_reader", topics)
-            self._count_dropped(event, self._session.emit(event))
+            self._node.drop_unrecorded(self._session.name, "slow_reader", topics)
 
     def continue_sending(self) -> None:
         """Divide more queued messages, and some of the remaining QoS 0 messages."""
@@ -262,14 +261,11 @@ class SharedDelivery(Delivery):
             return False
         if self._expire(run.subscription, stored):
             return True
-        sealing = self._node.sealing
+        is_erased = self._node.is_erased
         kind, alike = next(
             groupby(
                 takewhile(stored.__contains__, run.refs),
-                lambda ref: (
-                    stored[ref].retain,
-                    sealing is not None and sealing.is_erased(ref, stored[ref]),
-                ),
+                lambda ref: (stored[ref].retain, is_erased(ref, stored[ref])),
             )
         )
         if kind[1]:
@@ -632,9 +628,7 @@ class AssignmentRecorder:
             self.assign_to_log(self._home, batch.positions, size, batch.qos)
             return
         reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
-        for event in queueing.dropped(name, reason, batch.positions, split_share(name)[1], size):
-            where = format_position(self._session.emit(event))
-            node.count_dropped(event.reason, event.count, client=name, position=where)
+        node.drop(name, reason, batch.positions, split_share(name)[1], size)
 
     def assign_to_log(
         self, log: str, refs: Sequence[Position], size: int, qos: int
