@@ -406,8 +406,6 @@ class DeliveriesLeft:
 class FanOut(LoopActor):
     """Makes the deliveries that a pass leaves, in the same turn; it may be split between steps."""
 
-    __slots__ = ("_node", "step")
-
     def __init__(self, node: NodeContext) -> None:
         super().__init__()
         self._node = node

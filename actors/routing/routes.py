@@ -103,19 +103,6 @@ class EnoughMatched(Exception):  # noqa: N818 - a signal, not an error
 class Routes(dict[bytes, Route]):
     """Routes by raw topic; a miss is looked up in the index."""
 
-    __slots__ = (
-        "_forgot",
-        "_interned",
-        "_large",
-        "_left",
-        "_router",
-        "_size",
-        "_until",
-        "any_frozen",
-        "any_observed",
-        "matched_at_once",
-    )
-
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router

@@ -4,9 +4,8 @@ Each session actor has one :class:`Delivery`. While messages are read from the l
 defers everything but deliveries.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby, islice, takewhile
-from typing import Final
+from collections.abc import Iterable, Sequence
+from itertools import groupby, takewhile
 
 from actors.node.backpressure import BACKLOG, Backlog
 from actors.routing.option_semantics import is_retain_as_published
@@ -18,13 +17,12 @@ from actors.session.interfaces import AttachedReplay
 from actors.session.node_context import NodeContext
 from actors.session.redelivery import Redelivery
 from actors.session.session_messages import Batch, ClientConnection, ContinueSending, Outgoing
-from actors.session.session_output import MessageBuffer, SessionOutput
+from actors.session.session_output import QueueExpiry, SessionOutput
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import Delivered, Expired, MessageDropped, Queued
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.log.message_store import Message
 from eventstore.log.pending_record import LARGE_PAYLOAD
-from projections.state.session import SessionState
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
@@ -560,61 +558,3 @@ class Delivery(SessionOutput):
         """Return how many messages of a batch were recorded before its delivery failed."""
         current, covered = self._current
         return covered if current is outgoing else 0
-
-
-_EXPIRED_AT_ONCE: Final = 1024
-"""Expired messages that are dropped at once."""
-_EXPIRED_WITHIN: Final = 1024
-"""Runs of a queue that are searched."""
-_QUEUES_AT_ONCE: Final = 16
-"""Queues of a session searched in one turn: a session may have thousands."""
-
-
-class QueueExpiry:
-    """Finds expired messages, in some queues at a time.
-
-    The first messages of each queue are searched: messages that expire last are mostly behind them.
-    """
-
-    __slots__ = ("_next", "_searched")
-
-    def __init__(self) -> None:
-        self._next = 0
-        """Number of the queue at which the search continues."""
-        self._searched = 0
-        """The last second in which no queue contained expired messages."""
-
-    def search(
-        self,
-        state: SessionState,
-        now: int,
-        buffer: MessageBuffer,
-        expire: Callable[[str, list[Position], int], None],
-    ) -> list[Position]:
-        """Pass expired messages to ``expire``: their filter, positions and payload bytes.
-
-        Returns messages that have to be read from the log first, as their sizes must be known.
-        """
-        if self._searched >= now:
-            return []
-        left, begin = _EXPIRED_AT_ONCE, self._next
-        subscriptions = [*islice(state.waiting.values(), begin, begin + _QUEUES_AT_ONCE)]
-        for subscription in subscriptions:
-            queue = subscription.queue
-            gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
-            if not gone:
-                continue
-            messages = buffer.find_first(gone)
-            if not messages:
-                return buffer.to_load(gone)
-            refs = [ref for ref in gone if ref in messages]
-            expire(subscription.filter, refs, sum(len(messages[ref].payload) for ref in refs))
-            left -= len(refs)
-            if left <= 0:
-                return []
-        self._next = begin + _QUEUES_AT_ONCE
-        if len(subscriptions) < _QUEUES_AT_ONCE:
-            self._next = 0
-            if left == _EXPIRED_AT_ONCE:
-                self._searched = now
-        return []
