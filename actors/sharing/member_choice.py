@@ -13,7 +13,6 @@ from typing import ClassVar, Final, NamedTuple
 from actors.routing.remote_members import RemoteMembers
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber
-from actors.session.node_context import NodeContext
 from actors.session.session import Session
 
 _NONE: frozenset[int] = frozenset()
@@ -196,11 +195,6 @@ CHOICES: Final[dict[str, MemberChoice]] = {
     "topic": TopicChoice(),
 }
 """The choices by their name in the settings."""
-
-
-def choice_of(node: NodeContext) -> MemberChoice:
-    """Return the choice that is set now: a reload may change it."""
-    return CHOICES[node.options.shared_strategy]
 
 
 def has_packet_limit(member: SharedMember) -> bool:

@@ -9,29 +9,22 @@ it.
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, takewhile
-from operator import itemgetter
 
 from actors.node.backpressure import BACKLOG
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber
-from actors.session.decisions import acknowledgements, queueing, sharing
+from actors.session.decisions import queueing, sharing
 from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import remaining_properties
 from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
 from actors.session.subscription_actor import Subscription
-from actors.sharing.member_choice import (
-    Assignment,
-    Rows,
-    SharedMember,
-    choice_of,
-    first_ones,
-    has_packet_limit,
-)
-from actors.sharing.shared_members import SharedMembers, capped_qos, unreadable_topics
-from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
-from eventstore.format.positions import Position, to_runs
+from actors.sharing.assignment_recorder import AssignmentRecorder
+from actors.sharing.member_choice import Assignment, first_ones
+from actors.sharing.shared_members import SharedMembers, capped_qos
+from eventstore.format.events import MessageDropped
+from eventstore.format.positions import Position
 from eventstore.log.message_store import Message, StoredMessages
 from projections.state.session import SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
@@ -149,7 +142,7 @@ class SharedDelivery(Delivery):
         group = self._group
         pace = self._pace
         members, more = self._members.find(batch, pace.piece_size, pace.members_at_once)
-        assignment = self._assign(batch, members)
+        assignment = self._members.assign(batch, members)
         if queued:
             assignment = first_ones(assignment)
         pace.count(len(batch) - len(assignment.waiting))
@@ -168,26 +161,12 @@ class SharedDelivery(Delivery):
                 if len(part) == longest:
                     group.last_served = subscriber.session
         if batch.qos:
-            by_topic = choice_of(self._node).keeps_topics(group, members)
-            gone = self._recorder.record(
-                batch, members, assignment, queued=queued, by_topic=by_topic
-            )
+            gone = self._recorder.record(batch, members, assignment, queued=queued)
             if queued:
                 self.sent_from_queue += len(gone) - len(assignment.refused)
             if gone:
                 self.release([batch.positions[number] for number in gone])
         return assignment, more
-
-    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> Assignment:
-        barred = [member.barred for member in members]
-        rooms = [member.room for member in members]
-        alike = () if any(map(has_packet_limit, members)) or self._group.refused else batch.topics
-        choice = choice_of(self._node)
-        pools = choice.pools(members)
-        rows = Rows(rooms, barred if any(barred) else (), alike, pools)
-        if not members:
-            return Assignment([], range(len(batch)), ())
-        return choice.assign(batch.topics, rows)
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
         """Queue messages, up to the limits of the queue."""
@@ -441,7 +420,7 @@ class DivisionPace:
             return count
         acls = {subscriber.acl for subscriber in online.values()}
         has_limit = self._members.have_packet_limit() or bool(group.refused)
-        if not choice_of(self._node).examines_all and not has_limit and acls == {None}:
+        if not self._members.choice.examines_all and not has_limit and acls == {None}:
             return count
         self._compared_in = self._turn
         most = max(1, min(_CHECKED_AT_ONCE // len(acls), _COMPARED_AT_ONCE // len(online)))
@@ -525,133 +504,3 @@ class UndividedMessages:
     def _add_size(self, batch: Batch, sign: int) -> None:
         self._count += sign * len(batch)
         self._bytes += sign * sum(map(len, batch.packets or batch.payloads))
-
-
-_NO_MEMBER = -1
-_NO_LOGS: list[str] = []
-
-
-class AssignmentRecorder:
-    """Records the assignments of one shared subscription.
-
-    ``home`` is the log that this part of it belongs to; empty: this one.
-    """
-
-    __slots__ = ("_home", "_members", "_node", "_session")
-
-    def __init__(
-        self, node: NodeContext, session: Session, members: SharedMembers, home: str
-    ) -> None:
-        self._node = node
-        self._session = session
-        self._members = members
-        self._home = home
-
-    def record(
-        self,
-        batch: Batch,
-        members: Sequence[SharedMember],
-        assignment: Assignment,
-        *,
-        queued: bool,
-        by_topic: bool,
-    ) -> list[int]:
-        """Record the messages assigned to each member, and the refused ones.
-
-        Returns the numbers of the messages that are no longer needed: if they were ``queued``, all
-        of these, otherwise the refused ones.
-        """
-        pieces, waiting, refused = assignment
-        denied = unreadable_topics({batch.topics[number] for number in refused}, members)
-        if not queued:
-            for member, piece in zip(members, pieces, strict=True):
-                self._record_piece(batch, member, piece, queued=False, by_topic=by_topic)
-            if refused:
-                self._record_refused(batch.select(refused), denied, queued=False)
-            self._forget_refusals(batch, waiting)
-            return [*refused]
-        # Messages leave the queue in order, and are recorded in this order.
-        owners = [
-            (number, number_of_member)
-            for number_of_member, piece in enumerate(pieces)
-            for number in piece
-        ]
-        owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
-        for number_of_member, group in groupby(owners, itemgetter(1)):
-            numbers = [number for number, _ in group]
-            if number_of_member == _NO_MEMBER:
-                self._record_refused(batch.select(numbers), denied, queued=True)
-            else:
-                self._record_piece(
-                    batch, members[number_of_member], numbers, queued=True, by_topic=by_topic
-                )
-        self._forget_refusals(batch, waiting)
-        return [number for number, _ in owners]
-
-    def _record_piece(
-        self,
-        batch: Batch,
-        member: SharedMember,
-        piece: Sequence[int],
-        *,
-        queued: bool,
-        by_topic: bool,
-    ) -> None:
-        name, refs = self._session.name, [batch.positions[at] for at in piece]
-        size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
-        remote = member.subscriber.remote
-        if remote is not None:
-            for at, count in self.assign_to_log(remote.log, refs, size, batch.qos):
-                remote.assigned(at, count)
-            return
-        for part in acknowledgements.in_parts(refs):
-            if part:
-                # The bytes of each part are not known: the first event contains the sum.
-                event = Assigned(
-                    name, member.subscriber.session, to_runs(part), size, by_topic=by_topic
-                )
-                self._session.emit(event)
-                size = min(size, 0)
-
-    def _record_refused(self, batch: Batch, denied: set[bytes], *, queued: bool) -> None:
-        """Record messages that no member may receive or accepts: dropped, or returned to the home.
-
-        ``denied`` are the topics that no member may read.
-        """
-        name, node = self._session.name, self._node
-        size = sum(map(len, batch.payloads)) if queued else -1
-        if self._home:
-            refused = self._members.group.refused
-            own = node.options.node
-            for ref in batch.positions:
-                refused[ref] = [*refused.get(ref, ()), own]
-            self.assign_to_log(self._home, batch.positions, size, batch.qos)
-            return
-        reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
-        node.drop(name, reason, batch.positions, split_share(name)[1], size)
-
-    def assign_to_log(
-        self, log: str, refs: Sequence[Position], size: int, qos: int
-    ) -> list[tuple[Position, int]]:
-        """Record messages as assigned to a log; return position and number for each event."""
-        name, refused = self._session.name, self._members.group.refused
-        recorded = []
-        for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NO_LOGS)):
-            for part in acknowledgements.in_parts([*alike]):
-                event = Assigned(name, LOG_SESSION + log, to_runs(part), size, qos=qos)
-                event.refused = logs
-                recorded.append((self._session.emit(event), len(part)))
-                size = min(size, 0)
-        if refused:
-            for ref in refs:
-                refused.pop(ref, None)
-        return recorded
-
-    def _forget_refusals(self, batch: Batch, waiting: Sequence[int]) -> None:
-        """Forget which logs refused messages, except for messages that still wait."""
-        refused = self._members.group.refused
-        if refused:
-            stay = set(waiting)
-            for number, ref in enumerate(batch.positions):
-                if number not in stay:
-                    refused.pop(ref, None)

@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from actors.routing.router import Patterns, Router, pattern_of
+from actors.routing.router import Router
 from actors.routing.subscriber import Subscriber
+from actors.routing.subscription_quotas import Patterns, pattern_of
 
 
 @pytest.mark.parametrize(
