@@ -9,6 +9,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.limits.token_bucket import Bucket
 from actors.routing.option_semantics import bridge_options, is_no_local, sends_retained
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import subscribing
@@ -74,7 +75,8 @@ class SubscriptionHandler:
         self._node = node
         self._delivery = delivery
         self._session = session
-        self._changes = SubscriptionRate()
+        self._changes: tuple[float, int, Bucket] | None = None
+        """Rate, burst and credit of changes of subscriptions; None: there were none."""
         self._announced: list[list[str]] = []
         """Filters that the bridges of other logs know before the client has subscribed."""
         self.throttled = False
@@ -469,9 +471,12 @@ class SubscriptionHandler:
         """Pause the client for some time if it changed too many subscriptions."""
         bounds = self._node.options.bounds
         now = self._node.clock.monotonic()
-        wait = self._changes.add(
-            changes, now, bounds.subscribe_rate, bounds.max_subscriptions or _BURST
-        )
+        rate, burst = bounds.subscribe_rate, bounds.max_subscriptions or _BURST
+        if not rate:
+            return
+        if self._changes is None or self._changes[:2] != (rate, burst):
+            self._changes = rate, burst, Bucket(rate, burst, now)
+        wait = self._changes[2].take(changes, now)
         if wait:
             self._node.limits.refused.add("subscribe_rate", now, client=self._session.name)
             self.throttled = True
@@ -555,26 +560,3 @@ def _handled_at_once(filters: Sequence[str]) -> int:
         if size > _FILTERS_TEXT:
             return count or 1
     return len(filters)
-
-
-class SubscriptionRate:
-    """Counts recent changes of a session's subscriptions; times are monotonic seconds."""
-
-    __slots__ = ("_at", "_level")
-
-    def __init__(self) -> None:
-        self._at = 0.0
-        self._level = 0.0
-        """Changes beyond the rate."""
-
-    def add(self, count: int, now: float, rate: float, burst: int) -> float:
-        """Count changes; return for how many seconds the session must wait, usually 0.
-
-        ``rate`` is the average number per second (0: unlimited), ``burst`` the number allowed
-        without a pause.
-        """
-        if not rate:
-            return 0.0
-        self._level = max(0.0, self._level - (now - self._at) * rate) + count
-        self._at = now
-        return max(0.0, self._level - burst) / rate

@@ -14,7 +14,6 @@ from actors.limits.limit_options import LimitOptions, Quota
 from actors.node.read_pause import ReadPause
 from actors.session import lifecycle, publisher, subscription_handler
 from actors.session.session_messages import NEXT_TURN, Freeze, Packets
-from actors.session.subscription_handler import SubscriptionRate
 from eventstore.format.events import SessionClosed, Subscribed
 from protocol.mqtt.packets import Publishes, Subscribe
 from simulation.world import SimClient, World, in_world, simulate
@@ -514,15 +513,6 @@ def test_packets_that_waited_for_longer_work_are_handled_in_another_turn(
 
     simulate(scenario)
     assert len(turns) == len(set(turns)) == 3
-
-
-def test_changes_are_counted_against_a_rate() -> None:
-    changes = SubscriptionRate()
-    assert changes.add(100, 0.0, 10.0, 100) == 0
-    assert changes.add(10, 0.0, 10.0, 100) == 1.0
-    assert changes.add(10, 1.0, 10.0, 100) == 1.0
-    assert changes.add(10, 100.0, 10.0, 100) == 0
-    assert changes.add(10_000, 100.0, 0.0, 100) == 0
 
 
 @in_world()
