@@ -17,7 +17,7 @@ from eventstore.log.jetstream_log import EventLog
 from simulation.fold import compare, described, fold
 from simulation.idle_broker import MINUTE, look_rarely
 from simulation.log_cuts import publish_noise
-from simulation.world import World, in_world, simulate
+from simulation.world import World, in_world
 
 BOUND = 40_000
 PLACE = "/archive/node=sim"
@@ -161,25 +161,22 @@ async def test_an_unarchived_log_that_grows_is_reported(
     assert len(warnings(lines)) == 1
 
 
-def test_an_unarchived_log_that_is_too_old_is_reported(
+@in_world(keep=8000.0, keep_until_archived=True)
+async def test_an_unarchived_log_that_is_too_old_is_reported(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_quota, "_LATE", 30_000)  # days take long, also simulated ones
-
-    async def scenario() -> None:
-        async with World(keep=8_000.0, keep_until_archived=True).running() as world:
-            noisy = await world.connect("noisy")
-            with capture_logs() as lines:
-                await publish_noise(world, noisy, 100)
-                look_rarely(monkeypatch)
-                await world.go(8_000 + log_quota._LATE - 10_000)
-            assert warnings(lines) == []
-            with capture_logs() as lines:
-                await world.go(12_000)
-            assert len(warnings(lines)) >= 1
-            assert warnings(lines)[0]["event"].startswith("the log exceeds keep:")
-
-    simulate(scenario)
+    noisy = await world.connect("noisy")
+    with capture_logs() as lines:
+        await publish_noise(world, noisy, 100)
+        look_rarely(monkeypatch)
+        await world.go(8_000 + log_quota._LATE - 10_000)
+    assert warnings(lines) == []
+    with capture_logs() as lines:
+        await world.go(12_000)
+    assert len(warnings(lines)) >= 1
+    assert warnings(lines)[0]["event"].startswith("the log exceeds keep:")
 
 
 @in_world(guarded)

@@ -170,38 +170,35 @@ async def test_a_restart_publishes_wills_in_steps_and_before_anybody_connects(wo
     await check_promises(world)
 
 
-def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
+@in_world()
+async def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recovery, "_ENDED_AT_ONCE", LIMIT)
+    wills = {f"c{number}": p.Will(f"wills/{number}") for number in range(1, MANY, 2)}
+    for number in range(MANY):
+        await world.connect(f"c{number}", will=wills.get(f"c{number}"))
+    await world.connect("r", filters=[("wills/#", 0)])
+    await world.crash()
+    ended = 0
+    emit = NodeContext.emit
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            wills = {f"c{number}": p.Will(f"wills/{number}") for number in range(1, MANY, 2)}
-            for number in range(MANY):
-                await world.connect(f"c{number}", will=wills.get(f"c{number}"))
-            await world.connect("r", filters=[("wills/#", 0)])
-            await world.crash()
-            ended = 0
-            emit = NodeContext.emit
+    def noted(node: NodeContext, event: LogEvent, *rest: Any) -> int:
+        nonlocal ended
+        # Sessions with a will get a message to end it: actors whose turn is split.
+        ended += isinstance(event, SessionClosed) and event.session not in wills
+        return emit(node, event, *rest)
 
-            def noted(node: NodeContext, event: LogEvent, *rest: Any) -> int:
-                nonlocal ended
-                # Sessions with a will get a message to end it: actors whose turn is split.
-                ended += isinstance(event, SessionClosed) and event.session not in wills
-                return emit(node, event, *rest)
-
-            monkeypatch.setattr(NodeContext, "emit", noted)
-            assert await largest_step(lambda: ended, world.start(), monkeypatch) == LIMIT // 2
-            ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
-            # Those without a will come first, each group in its order.
-            assert [one.session for one in ends] == [
-                *(f"c{number}" for number in range(0, MANY, 2)),
-                "r",
-                *wills,
-            ]
-
-    simulate(scenario)
+    monkeypatch.setattr(NodeContext, "emit", noted)
+    assert await largest_step(lambda: ended, world.start(), monkeypatch) == LIMIT // 2
+    ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+    # Those without a will come first, each group in its order.
+    assert [one.session for one in ends] == [
+        *(f"c{number}" for number in range(0, MANY, 2)),
+        "r",
+        *wills,
+    ]
 
 
 def test_messages_from_nats_are_matched_in_steps_and_keep_their_order(
@@ -256,96 +253,84 @@ def test_messages_of_other_brokers_are_matched_in_steps_and_keep_their_order() -
     simulate(scenario)
 
 
-def test_retained_messages_expire_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_retained_messages_expire_in_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(broker_module, "_RETAINED_AT_ONCE", LIMIT)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = RawClient(world)
-            client.send(p5.connect("c"))
-            await world.go(2)
-            expiry = ((p5.MESSAGE_EXPIRY, 10),)
-            client.send(
-                *(
-                    p5.publish(f"r/{number}", b"x", retain=True, properties=expiry)
-                    for number in range(MANY)
-                )
-            )
-            await world.go(5)
-            retained = world.broker.node.state.retained
-            assert len(retained) == MANY
-            assert await largest_step(lambda: len(retained), world.go(8), monkeypatch) == LIMIT
-            assert len(retained) == 0
-            await world.go(1)
-            events = [one for one in world.disk.events() if isinstance(one, RetainedExpired)]
-            assert [len(one.topics) for one in events] == [8, 8, 8, 6]
-            compare(world)
-
-    simulate(scenario)
+    client = RawClient(world)
+    client.send(p5.connect("c"))
+    await world.go(2)
+    expiry = ((p5.MESSAGE_EXPIRY, 10),)
+    client.send(
+        *(p5.publish(f"r/{number}", b"x", retain=True, properties=expiry) for number in range(MANY))
+    )
+    await world.go(5)
+    retained = world.broker.node.state.retained
+    assert len(retained) == MANY
+    assert await largest_step(lambda: len(retained), world.go(8), monkeypatch) == LIMIT
+    assert len(retained) == 0
+    await world.go(1)
+    events = [one for one in world.disk.events() if isinstance(one, RetainedExpired)]
+    assert [len(one.topics) for one in events] == [8, 8, 8, 6]
+    compare(world)
 
 
-def test_changed_permissions_are_applied_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_changed_permissions_are_applied_in_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node_context, "_APPLIED_AT_ONCE", LIMIT)
+    for number in range(MANY):
+        await world.connect(f"c{number}", filters=[("t", 1)])
+    connections = [*world.broker.admission.connections]
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            for number in range(MANY):
-                await world.connect(f"c{number}", filters=[("t", 1)])
-            connections = [*world.broker.admission.connections]
+    def denied() -> int:
+        return sum(one.access is not None for one in connections)
 
-            def denied() -> int:
-                return sum(one.access is not None for one in connections)
-
-            permit(world, OPEN + "[[deny]]\nsubscribe = ['t']\n")
-            assert denied() == LIMIT
-            assert await largest_step(denied, world.go(0.1), monkeypatch) == LIMIT
-            assert denied() == MANY
-
-    simulate(scenario)
+    permit(world, OPEN + "[[deny]]\nsubscribe = ['t']\n")
+    assert denied() == LIMIT
+    assert await largest_step(denied, world.go(0.1), monkeypatch) == LIMIT
+    assert denied() == MANY
 
 
-def test_idle_sessions_are_frozen_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_idle_sessions_are_frozen_in_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session_registry, "_NOTIFIED_AT_ONCE", LIMIT)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            clients = [await world.connect(f"c{number}") for number in range(MANY)]
-            await world.go(5)
-            live = world.broker.node.state.sessions.live
-            assert len(live) == MANY
-            for client in clients:
-                client.send(p.disconnect())
-            assert await largest_step(lambda: len(live), world.go(4), monkeypatch) == LIMIT
-            assert not live
-
-    simulate(scenario)
+    clients = [await world.connect(f"c{number}") for number in range(MANY)]
+    await world.go(5)
+    live = world.broker.node.state.sessions.live
+    assert len(live) == MANY
+    for client in clients:
+        client.send(p.disconnect())
+    assert await largest_step(lambda: len(live), world.go(4), monkeypatch) == LIMIT
+    assert not live
 
 
-def test_subscribers_of_statistics_are_found_and_served_in_steps(
+@in_world(sys_interval=5.0)
+async def test_subscribers_of_statistics_are_found_and_served_in_steps(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys_topics, "_FOUND_AT_ONCE", LIMIT)
     monkeypatch.setattr(sys_topics, "_NOTIFIED_AT_ONCE", 2)
+    clients = [
+        await world.connect(f"c{number}", filters=[("$SYS/broker/uptime", 0)])
+        for number in range(MANY)
+    ]
+    await world.go(6)
+    for client in clients:
+        client.take()
 
-    async def scenario() -> None:
-        async with World(sys_interval=5.0).running() as world:
-            clients = [
-                await world.connect(f"c{number}", filters=[("$SYS/broker/uptime", 0)])
-                for number in range(MANY)
-            ]
-            await world.go(6)
-            for client in clients:
-                client.take()
+    def served() -> int:
+        return sum(any(isinstance(one, p.Publish) for one in c.received) for c in clients)
 
-            def served() -> int:
-                return sum(any(isinstance(one, p.Publish) for one in c.received) for c in clients)
-
-            assert await largest_step(served, world.go(5), monkeypatch) == 2
-            assert served() == MANY
-            for client in clients:
-                assert len(payloads(client)) == 1
-
-    simulate(scenario)
+    assert await largest_step(served, world.go(5), monkeypatch) == 2
+    assert served() == MANY
+    for client in clients:
+        assert len(payloads(client)) == 1
 
 
 def test_the_members_of_a_silent_log_are_disconnected_in_steps(

@@ -72,36 +72,33 @@ def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) ->
     client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
 
 
-def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
+@in_world()
+async def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(session_registry, "_STOPPED_AT_ONCE", 10)
     monkeypatch.setattr(Connection, "_may_settle", lambda one, _data: one.settled)
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    await world.connect("s", filters=[(f"a/{number}", 1) for number in range(100)])
+    sender = await world.connect("d")
+    kernel, stopped = world.broker.kernel, []
+    stop = kernel._stop
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("s", filters=[(f"a/{number}", 1) for number in range(100)])
-            sender = await world.connect("d")
-            kernel, stopped = world.broker.kernel, []
-            stop = kernel._stop
+    def count(actor: Any) -> None:
+        if isinstance(actor, Subscription):
+            stopped.append(kernel.turns)
+        stop(actor)
 
-            def count(actor: Any) -> None:
-                if isinstance(actor, Subscription):
-                    stopped.append(kernel.turns)
-                stop(actor)
-
-            monkeypatch.setattr(kernel, "_stop", count)
-            trap.left = 1
-            publish(sender, 1, topic="a/7")
-            await world.go(5)
-            assert trap.sprung == 1
-            assert max(Counter(stopped).values()) <= 10
-            assert len(stopped) == kernel.population[Subscription] + 100 == 100
-            again = await world.connect("s", present=True)
-            assert payloads(again) == [b"1"]
-
-    simulate(scenario)
+    monkeypatch.setattr(kernel, "_stop", count)
+    trap.left = 1
+    publish(sender, 1, topic="a/7")
+    await world.go(5)
+    assert trap.sprung == 1
+    assert max(Counter(stopped).values()) <= 10
+    assert len(stopped) == kernel.population[Subscription] + 100 == 100
+    again = await world.connect("s", present=True)
+    assert payloads(again) == [b"1"]
 
 
 @pytest.mark.parametrize("online", [True, False])
@@ -161,7 +158,9 @@ async def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
     assert [one.payload for one in received if isinstance(one, Publish)] == [b"1", b"2"]
 
 
-def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
+@in_world()
+async def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
@@ -170,18 +169,13 @@ def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
         raise RuntimeError("cannot be rebuilt")
 
     monkeypatch.setattr(supervision, "rebuild_session", broken)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            trap.left = 1
-            publish(sender, 1)
-            await world.go(5)
-            await asyncio.wait_for(world.broker.drain(), 20)
-            assert isinstance(world.disk.events()[-1], BrokerStopped)
-
-    simulate(scenario)
+    await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    trap.left = 1
+    publish(sender, 1)
+    await world.go(5)
+    await asyncio.wait_for(world.broker.drain(), 20)
+    assert isinstance(world.disk.events()[-1], BrokerStopped)
 
 
 @in_world()

@@ -11,7 +11,6 @@ from actors.maintenance import retention
 from eventstore.format.events import MessageDropped, SubscriptionDenied
 from eventstore.format.node_events import BrokerStarted, CheckpointBegun, LimitsApplied
 from simulation.checking import check_promises
-from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit
 from simulation.world import World, in_world
 
@@ -53,18 +52,16 @@ async def test_a_reload_records_only_changes(world: World) -> None:
     assert applied(world)[-1].limits["max_queued_messages"] == 7
 
 
-def test_a_checkpoint_repeats_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_a_checkpoint_repeats_the_limits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "_MIN", 0)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.broker.retention.checkpoint()
-            await world.go(1)
-            events = world.disk.events()
-            begun = next(at for at, one in enumerate(events) if isinstance(one, CheckpointBegun))
-            assert events[begun + 1] == applied(world)[0]
-
-    simulate(scenario)
+    await world.broker.retention.checkpoint()
+    await world.go(1)
+    events = world.disk.events()
+    begun = next(at for at, one in enumerate(events) if isinstance(one, CheckpointBegun))
+    assert events[begun + 1] == applied(world)[0]
 
 
 @in_world()

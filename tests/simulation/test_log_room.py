@@ -219,22 +219,20 @@ async def test_a_lowered_limit_stops_no_client_for_long(world: World) -> None:
     assert load.most <= BOUND * 1.25
 
 
-def test_a_log_that_cannot_be_purged_stops_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world(bounded)
+async def test_a_log_that_cannot_be_purged_stops_no_client(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with a user without permission: it is retried."""
 
     async def refused(self: EventLog, first: int) -> None:
         raise LogUnavailable("stream FOLDMQ_LOG_sim does not answer")
 
     monkeypatch.setattr(EventLog, "cut", refused)
-
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            load = Load(world, await world.connect("noisy"))
-            await load.run(100)
-            assert load.longest < 10
-            assert load.most > BOUND * 1.25
-
-    simulate(scenario)
+    load = Load(world, await world.connect("noisy"))
+    await load.run(100)
+    assert load.longest < 10
+    assert load.most > BOUND * 1.25
 
 
 def test_a_message_too_large_to_be_repeated_stops_no_client(

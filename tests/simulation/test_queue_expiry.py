@@ -75,7 +75,9 @@ async def test_a_queue_that_is_not_half_full_is_left_alone(world: World) -> None
 
 
 @pytest.mark.plain
-def test_thousands_of_queues_are_searched_some_in_each_turn(
+@in_world(max_queued_messages=60)
+async def test_thousands_of_queues_are_searched_some_in_each_turn(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched: list[int] = []
@@ -86,29 +88,24 @@ def test_thousands_of_queues_are_searched_some_in_each_turn(
         return expired(self, *args)
 
     monkeypatch.setattr(WaitingQueue, "expired", counted)
-
-    async def scenario() -> None:
-        async with World(max_queued_messages=60).running() as world:
-            topics = [f"a/{number}" for number in range(40)]
-            reader = await world.connect("r", filters=[(topic, 1) for topic in topics])
-            reader.send(p.disconnect())
-            await world.go(1)
-            sender = await world.connect("d", mqtt5=True)
-            searched.append(0)
-            for number, topic in enumerate(topics, 1):
-                publish(sender, [number], 2, topic)
-            await world.go(5)
-            for number in range(41, 46):
-                searched.append(0)
-                publish(sender, [number], None, "a/0")
-                await world.go(0.1)
-            assert max(searched[1:]) == 16
-            # 16 of 40 have left, then the queues were less than half full.
-            assert world.broker.node.state.sessions["r"].queued == 29
-            compare(world)
-            assert not violations(world.disk.decoded())
-
-    simulate(scenario)
+    topics = [f"a/{number}" for number in range(40)]
+    reader = await world.connect("r", filters=[(topic, 1) for topic in topics])
+    reader.send(p.disconnect())
+    await world.go(1)
+    sender = await world.connect("d", mqtt5=True)
+    searched.append(0)
+    for number, topic in enumerate(topics, 1):
+        publish(sender, [number], 2, topic)
+    await world.go(5)
+    for number in range(41, 46):
+        searched.append(0)
+        publish(sender, [number], None, "a/0")
+        await world.go(0.1)
+    assert max(searched[1:]) == 16
+    # 16 of 40 have left, then the queues were less than half full.
+    assert world.broker.node.state.sessions["r"].queued == 29
+    compare(world)
+    assert not violations(world.disk.decoded())
 
 
 @pytest.mark.parametrize(("wait", "arrives"), [(0.4, True), (0.49, True), (1.6, False)])

@@ -113,7 +113,9 @@ def test_order_and_time_with_every_delay(rate: int, delay: float) -> None:
 
 
 @pytest.mark.plain
-def test_a_turn_that_takes_the_second_read_of_a_client_first_is_found(
+@in_world(delay=lambda: DISK, commit_delay=0.01)
+async def test_a_turn_that_takes_the_second_read_of_a_client_first_is_found(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run_gathered = Kernel._run_gathered
@@ -123,16 +125,10 @@ def test_a_turn_that_takes_the_second_read_of_a_client_first_is_found(
         run_gathered(kernel)
 
     monkeypatch.setattr(Kernel, "_run_gathered", reversed_reads)
-
-    async def scenario() -> None:
-        async with World(lambda: DISK, commit_delay=0.01).running() as world:
-            publishers, reader = await at_rate(world, 1000, 1.0)
-            assert any(
-                reader.order[f"t/{one.name}"] != sorted(reader.order[f"t/{one.name}"])
-                for one in publishers
-            )
-
-    simulate(scenario)
+    publishers, reader = await at_rate(world, 1000, 1.0)
+    assert any(
+        reader.order[f"t/{one.name}"] != sorted(reader.order[f"t/{one.name}"]) for one in publishers
+    )
 
 
 def cost(rate: int, delay: float) -> float:

@@ -19,7 +19,7 @@ from simulation.fold import compare, described, fold
 from simulation.idle_broker import look_rarely
 from simulation.log_cuts import cuts
 from simulation.rebuilding import rebuilt_later
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 BOUND = 40_000
 
@@ -278,40 +278,37 @@ async def test_a_message_that_moves_during_the_search_is_carried(
     compare(world)
 
 
-def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(
+@in_world(bounded, message_cache=1)
+async def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What made the session fail may have spoilt its state."""
     may_rebuild, carry = rebuilt_later(monkeypatch), Retention._carry
     spoilt: list[SessionState] = []
+    away = await world.connect("away", filters=[("old", 1)])
+    away.drop()
+    noisy = await world.connect("noisy")
+    noisy.send(p.publish("old", b"first", 1, 1))
 
-    async def scenario() -> None:
-        async with bounded(message_cache=1).running() as world:
-            away = await world.connect("away", filters=[("old", 1)])
-            away.drop()
-            noisy = await world.connect("noisy")
-            noisy.send(p.publish("old", b"first", 1, 1))
+    async def after_a_failure(retention_: Retention, before: Position) -> None:
+        if not spoilt:
+            session = world.broker.sessions.session("away")
+            spoilt.append(session.state)
+            session.state.waiting.clear()
+            world.broker.kernel.restart(session)
+            await world.calm()
+            asyncio.get_running_loop().call_later(1.0, may_rebuild.set)
+        await carry(retention_, before)
 
-            async def after_a_failure(retention_: Retention, before: Position) -> None:
-                if not spoilt:
-                    session = world.broker.sessions.session("away")
-                    spoilt.append(session.state)
-                    session.state.waiting.clear()
-                    world.broker.kernel.restart(session)
-                    await world.calm()
-                    asyncio.get_running_loop().call_later(1.0, may_rebuild.set)
-                await carry(retention_, before)
-
-            monkeypatch.setattr(Retention, "_carry", after_a_failure)
-            while world.broker.node.log.first == 1:
-                await traffic(world, noisy, 10)
-            assert len(spoilt) == 1
-            await world.go(5)
-            again = await world.connect("away", present=True)
-            assert payloads(again) == [b"first"]
-            compare(world)
-
-    simulate(scenario)
+    monkeypatch.setattr(Retention, "_carry", after_a_failure)
+    while world.broker.node.log.first == 1:
+        await traffic(world, noisy, 10)
+    assert len(spoilt) == 1
+    await world.go(5)
+    again = await world.connect("away", present=True)
+    assert payloads(again) == [b"first"]
+    compare(world)
 
 
 @pytest.mark.parametrize(

@@ -122,53 +122,49 @@ async def test_a_message_to_many_receivers_is_delivered_in_steps_and_in_order(
         assert all(one.qos == qos for one in got)
 
 
-def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() -> None:
+@in_world()
+async def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end(
+    world: World,
+) -> None:
     """The connections end while their input waits; DISCONNECT is among it: no will is published."""
+    for at in range(300):
+        await world.connect(f"s{at}", filters=[("t", 2)])
+    watcher = await world.connect("w", filters=[("will/#", 1), ("b/#", 1)])
+    other = await world.connect("c")
+    await world.connect("p", will=p.Will("will/p", b"will"))
+    second = await world.connect("b", will=p.Will("will/b", b"will"))
+    other.send(p.publish("t", b"first"))
+    second.send(p.publish("b/x", b"first"))
+    await world.go(SETTLED)
+    watcher.take()
+    fast_path, kernel = world.broker.fast_path, world.broker.kernel
+    fast_path.delivered_at_once = fast_path.fan_out.step = 7
+    kernel.turn_slice = 0.0
+    connections = [world.broker.sessions.find_session(name).connection for name in ("p", "b")]  # type: ignore[union-attr]
+    loop, cut, cuts = asyncio.get_running_loop(), kernel.turn_split, 0
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            for at in range(300):
-                await world.connect(f"s{at}", filters=[("t", 2)])
-            watcher = await world.connect("w", filters=[("will/#", 1), ("b/#", 1)])
-            other = await world.connect("c")
-            await world.connect("p", will=p.Will("will/p", b"will"))
-            second = await world.connect("b", will=p.Will("will/b", b"will"))
-            other.send(p.publish("t", b"first"))
-            second.send(p.publish("b/x", b"first"))
-            await world.go(SETTLED)
-            watcher.take()
-            fast_path, kernel = world.broker.fast_path, world.broker.kernel
-            fast_path.delivered_at_once = fast_path.fan_out.step = 7
-            kernel.turn_slice = 0.0
-            connections = [
-                world.broker.sessions.find_session(name).connection for name in ("p", "b")
-            ]  # type: ignore[union-attr]
-            loop, cut, cuts = asyncio.get_running_loop(), kernel.turn_split, 0
+    def between(number: int) -> None:
+        one, two = connections
+        if number == 1:
+            behind = p.publish("b/y", b"behind") + p.disconnect()
+            one.data_received(p.publish("t", b"many") + behind)  # type: ignore[union-attr]
+            two.data_received(p.publish("b/x", b"late") + p.disconnect())  # type: ignore[union-attr]
+        elif number == 4:
+            one.connection_lost(None)  # type: ignore[union-attr]
+            two.connection_lost(None)  # type: ignore[union-attr]
 
-            def between(number: int) -> None:
-                one, two = connections
-                if number == 1:
-                    behind = p.publish("b/y", b"behind") + p.disconnect()
-                    one.data_received(p.publish("t", b"many") + behind)  # type: ignore[union-attr]
-                    two.data_received(p.publish("b/x", b"late") + p.disconnect())  # type: ignore[union-attr]
-                elif number == 4:
-                    one.connection_lost(None)  # type: ignore[union-attr]
-                    two.connection_lost(None)  # type: ignore[union-attr]
+    def turn_cut() -> None:
+        nonlocal cuts
+        cut()
+        cuts += 1
+        loop.call_soon(between, cuts)
 
-            def turn_cut() -> None:
-                nonlocal cuts
-                cut()
-                cuts += 1
-                loop.call_soon(between, cuts)
-
-            kernel.turn_split = turn_cut
-            other.send(p.publish("t", b"many before"))
-            await world.go(2)
-            assert cuts > 4
-            got = [one.payload for one in watcher.take() if isinstance(one, Publish)]
-            assert sorted(got) == [b"behind", b"late"]
-
-    simulate(scenario)
+    kernel.turn_split = turn_cut
+    other.send(p.publish("t", b"many before"))
+    await world.go(2)
+    assert cuts > 4
+    got = [one.payload for one in watcher.take() if isinstance(one, Publish)]
+    assert sorted(got) == [b"behind", b"late"]
 
 
 @in_world()

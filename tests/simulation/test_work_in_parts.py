@@ -52,25 +52,23 @@ async def test_long_filters_are_granted_and_removed_a_few_at_a_time(world: World
     assert min(granted, removed) >= len(long) // 2 - 1
 
 
-def test_others_come_between_the_parts_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_others_come_between_the_parts_of_one_client(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel, "LATER_SLICE", 0.0)  # one part for each visit of the loop
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            slow, quick = await world.connect("slow"), await world.connect("quick")
-            await world.go(2)
-            slow.send(p.subscribe(7, *MANY))
-            quick.send(p.publish("t", b"x", 1, 1))
-            for _ in range(15):  # visits of the loop
-                await asyncio.sleep(0)
-            assert 0 < world.broker.node.router.subscriptions < len(MANY)
-            # The message was taken meanwhile: it is in the log's next record.
-            assert world.broker.node.counters.received[1] == 1
-            await world.go(1)
-            assert [type(one) for one in quick.take()] == [p.Puback]
-            assert world.broker.node.router.subscriptions == len(MANY)
-
-    simulate(scenario)
+    slow, quick = await world.connect("slow"), await world.connect("quick")
+    await world.go(2)
+    slow.send(p.subscribe(7, *MANY))
+    quick.send(p.publish("t", b"x", 1, 1))
+    for _ in range(15):  # visits of the loop
+        await asyncio.sleep(0)
+    assert 0 < world.broker.node.router.subscriptions < len(MANY)
+    # The message was taken meanwhile: it is in the log's next record.
+    assert world.broker.node.counters.received[1] == 1
+    await world.go(1)
+    assert [type(one) for one in quick.take()] == [p.Puback]
+    assert world.broker.node.router.subscriptions == len(MANY)
 
 
 @in_world()
@@ -231,59 +229,50 @@ async def test_nothing_is_published_while_many_retained_messages_are_replayed(
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
-    monkeypatch: pytest.MonkeyPatch, qos: int
+@in_world()
+async def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
+    world: World, monkeypatch: pytest.MonkeyPatch, qos: int
 ) -> None:
     monkeypatch.setattr(publisher, "_ENOUGH", 0.0)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            world.broker.node.router.routes.matched_at_once = 10
-            reader = await world.connect("r", filters=[("t/#", 2)])
-            writer = await world.connect("w")
-            await world.go(2)
-            writer.send(
-                *(p.publish(f"t/{n}", b"%d" % n, qos, n + 1 if qos else None) for n in range(300))
-            )
-            await world.go(1)
-            if qos == 2:
-                writer.send(*(p.pubrel(n + 1) for n in range(300)))
-                await world.go(1)
-            taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-            assert [one.payload for one in taken] == [b"%d" % n for n in range(300)]
-            kind = {0: None, 1: p.Puback, 2: p.Pubcomp}[qos]
-            if kind is not None:
-                answers = [one for one in writer.take() if isinstance(one, kind)]
-                assert [one.packet_id for one in answers] == list(range(1, 301))
-
-    simulate(scenario)
+    world.broker.node.router.routes.matched_at_once = 10
+    reader = await world.connect("r", filters=[("t/#", 2)])
+    writer = await world.connect("w")
+    await world.go(2)
+    writer.send(*(p.publish(f"t/{n}", b"%d" % n, qos, n + 1 if qos else None) for n in range(300)))
+    await world.go(1)
+    if qos == 2:
+        writer.send(*(p.pubrel(n + 1) for n in range(300)))
+        await world.go(1)
+    taken = [one for one in reader.take() if isinstance(one, p.Publish)]
+    assert [one.payload for one in taken] == [b"%d" % n for n in range(300)]
+    kind = {0: None, 1: p.Puback, 2: p.Pubcomp}[qos]
+    if kind is not None:
+        answers = [one for one in writer.take() if isinstance(one, kind)]
+        assert [one.packet_id for one in answers] == list(range(1, 301))
 
 
-def test_a_burst_waits_for_another_turn_while_a_turn_has_many_deliveries(
+@in_world()
+async def test_a_burst_waits_for_another_turn_while_a_turn_has_many_deliveries(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publisher, "_DELIVERIES_SHARED", 10)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receivers = [await world.connect(f"r{number}") for number in range(6)]
-            for receiver in receivers:
-                receiver.send(p.subscribe(1, ("t", 1)))
-            publishers = [await world.connect(f"p{number}") for number in range(4)]
-            await world.go(5)  # they count as new no longer
-            for receiver in receivers:
-                receiver.take()
-            parts = world.broker.kernel.parts
-            for client in publishers:
-                client.send(*[p.publish("t", bytes([pid]), 1, pid) for pid in range(1, 6)])
-            await world.go(1)
-            assert world.broker.kernel.parts > parts
-            for client in publishers:
-                assert [one.packet_id for one in client.take()] == [1, 2, 3, 4, 5]
-            for receiver in receivers:
-                assert len(receiver.take()) == 20
-
-    simulate(scenario)
+    receivers = [await world.connect(f"r{number}") for number in range(6)]
+    for receiver in receivers:
+        receiver.send(p.subscribe(1, ("t", 1)))
+    publishers = [await world.connect(f"p{number}") for number in range(4)]
+    await world.go(5)  # they count as new no longer
+    for receiver in receivers:
+        receiver.take()
+    parts = world.broker.kernel.parts
+    for client in publishers:
+        client.send(*[p.publish("t", bytes([pid]), 1, pid) for pid in range(1, 6)])
+    await world.go(1)
+    assert world.broker.kernel.parts > parts
+    for client in publishers:
+        assert [one.packet_id for one in client.take()] == [1, 2, 3, 4, 5]
+    for receiver in receivers:
+        assert len(receiver.take()) == 20
 
 
 @in_world()
@@ -485,33 +474,30 @@ def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successo
 
 
 @pytest.mark.plain
-def test_packets_that_waited_for_longer_work_are_handled_in_another_turn(
+@in_world()
+async def test_packets_that_waited_for_longer_work_are_handled_in_another_turn(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both may be long: the last part of a SUBSCRIBE, and the end of a session that is large."""
     turns: list[int] = []
+    await world.connect("c")
+    session = world.broker.sessions.find_session("c")
+    assert session is not None
+    loop = session.kernel
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("c")
-            session = world.broker.sessions.find_session("c")
-            assert session is not None
-            loop = session.kernel
+    def work() -> Iterator[object]:
+        yield NEXT_TURN
+        turns.append(loop.turns + loop.parts)
 
-            def work() -> Iterator[object]:
-                yield NEXT_TURN
-                turns.append(loop.turns + loop.parts)
+    def handled(*_: Any) -> None:
+        turns.append(loop.turns + loop.parts)
 
-            def handled(*_: Any) -> None:
-                turns.append(loop.turns + loop.parts)
-
-            monkeypatch.setattr(lifecycle.SessionLifecycle, "handle", handled)
-            session.begin_work(work())
-            for _ in range(2):
-                loop.tell(session, Freeze())
-            await world.go(0.1)
-
-    simulate(scenario)
+    monkeypatch.setattr(lifecycle.SessionLifecycle, "handle", handled)
+    session.begin_work(work())
+    for _ in range(2):
+        loop.tell(session, Freeze())
+    await world.go(0.1)
     assert len(turns) == len(set(turns)) == 3
 
 
