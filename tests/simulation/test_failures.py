@@ -25,7 +25,7 @@ from protocol.mqtt.packets import Subscribe
 from simulation.checking import acknowledged
 from simulation.fold import compare
 from simulation.rebuilding import rebuilt_later
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 pytestmark = pytest.mark.plain
 
@@ -603,31 +603,26 @@ async def test_a_connection_that_fails_before_its_connect(
     assert (await world.connect("s")).open
 
 
-def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(
+@in_world()
+async def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-    never: asyncio.Future[None]
 
     async def unending(*_arguments: object) -> None:
-        await never
+        await asyncio.get_running_loop().create_future()
 
-    async def scenario() -> None:
-        nonlocal never
-        never = asyncio.get_running_loop().create_future()
-        async with World().running() as world:
-            await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            monkeypatch.setattr("actors.broker.supervision.rebuild_session", unending)
-            trap.left = 1
-            publish(sender, 1)
-            await world.go(0.5)
-            publish(sender, 2)
-            await world.go(0.5)
-            assert sender.take() == [Puback(1), Puback(2)]
-            monkeypatch.undo()
-            await world.restart()
-            again = await world.connect("s", present=True)
-            assert payloads(again) == [b"1", b"2"]
-
-    simulate(scenario)
+    await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    monkeypatch.setattr("actors.broker.supervision.rebuild_session", unending)
+    trap.left = 1
+    publish(sender, 1)
+    await world.go(0.5)
+    publish(sender, 2)
+    await world.go(0.5)
+    assert sender.take() == [Puback(1), Puback(2)]
+    monkeypatch.undo()
+    await world.restart()
+    again = await world.connect("s", present=True)
+    assert payloads(again) == [b"1", b"2"]

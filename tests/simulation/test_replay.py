@@ -401,38 +401,35 @@ async def test_a_cut_lets_a_live_replay_pass(world: World) -> None:
     check_log(world)
 
 
-def test_a_cut_below_a_replay_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world(keep=0.0, keep_bytes=40000, max_ack_pending=1)
+async def test_a_cut_below_a_replay_that_stands_still(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It must not refer to messages of the removed part that are not repeated behind the cut."""
     monkeypatch.setattr(retention, "_MIN", 2000)
-
-    async def whole() -> None:
-        options = {"keep": 0.0, "keep_bytes": 40_000, "max_ack_pending": 1}
-        async with World(**options).running() as world:
-            sender = await world.connect("s")
-            await publish(world, sender, numbers(3), 2)
-            stuck = await world.connect("r", filters=[(FILTER, 1)])
-            await world.go(0.1)
-            (first,) = [one for one in stuck.received if isinstance(one, Publish)]
-            for number in range(400):
-                sender.send(p.publish("noise", bytes(200), 1, number + 1000))
-                await world.go(0.05)
-                if number % 100 == 50:  # it takes one message while the log is being cut
-                    found = [one for one in stuck.take() if isinstance(one, Publish)]
-                    stuck.send(*(p.puback(one.packet_id or 0) for one in found))
-            assert world.disk.stream.first > 50
-            await world.restart()
-            got: list[bytes] = []
-            reader(world, got, {})
-            await world.go(0.5)
-            again = await world.connect("s")
-            await publish(world, again, [b"7"], 2)
-            await world.go(0.5)
-            assert first.payload == b"0"
-            assert got[-1] == b"7"
-            history = sorted(world.disk.stream.history.items())
-            assert not violations([decode_record(at, data) for at, data in history])
-
-    simulate(whole)
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(3), 2)
+    stuck = await world.connect("r", filters=[(FILTER, 1)])
+    await world.go(0.1)
+    (first,) = [one for one in stuck.received if isinstance(one, Publish)]
+    for number in range(400):
+        sender.send(p.publish("noise", bytes(200), 1, number + 1000))
+        await world.go(0.05)
+        if number % 100 == 50:  # it takes one message while the log is being cut
+            found = [one for one in stuck.take() if isinstance(one, Publish)]
+            stuck.send(*(p.puback(one.packet_id or 0) for one in found))
+    assert world.disk.stream.first > 50
+    await world.restart()
+    got: list[bytes] = []
+    reader(world, got, {})
+    await world.go(0.5)
+    again = await world.connect("s")
+    await publish(world, again, [b"7"], 2)
+    await world.go(0.5)
+    assert first.payload == b"0"
+    assert got[-1] == b"7"
+    history = sorted(world.disk.stream.history.items())
+    assert not violations([decode_record(at, data) for at, data in history])
 
 
 @in_world()

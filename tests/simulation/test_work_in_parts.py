@@ -16,7 +16,7 @@ from actors.session import lifecycle, publisher, subscription_handler
 from actors.session.session_messages import NEXT_TURN, Freeze, Packets
 from eventstore.format.events import SessionClosed, Subscribed
 from protocol.mqtt.packets import Publishes, Subscribe
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]
 SOME = MANY[:500]
@@ -378,26 +378,23 @@ async def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted(world:
     assert world.broker.node.router.subscriptions == 11
 
 
-def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others() -> None:
+@in_world(bounds=LimitOptions(max_wildcard_patterns=10, max_wildcard_patterns_total=40))
+async def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others(
+    world: World,
+) -> None:
     bomb = [("/".join(levels), 0) for levels in itertools.product("a+", repeat=8)]
-
-    async def scenario() -> None:
-        bounds = LimitOptions(max_wildcard_patterns=10, max_wildcard_patterns_total=40)
-        async with World(bounds=bounds).running() as world:
-            for number in range(10):
-                client = await world.connect(f"c{number}", clean=number % 2 > 0)
-                client.send(p.subscribe(7, *bomb[number * 20 : number * 20 + 20]))
-                await world.go(0.5)
-                if number % 3:
-                    client.drop()  # its patterns stay if its session does
-                    await world.go(3)
-            honest = SimClient(world, host="198.51.100.7")
-            honest.send(p.connect("honest"), p.subscribe(8, ("a/b/c/d/e/f/g/h/i/+", 1)))
-            await world.go(0.5)
-            (answer,) = (one for one in honest.take() if isinstance(one, p.Suback))
-            assert list(answer.codes) == [1]
-
-    simulate(scenario)
+    for number in range(10):
+        client = await world.connect(f"c{number}", clean=number % 2 > 0)
+        client.send(p.subscribe(7, *bomb[number * 20 : number * 20 + 20]))
+        await world.go(0.5)
+        if number % 3:
+            client.drop()  # its patterns stay if its session does
+            await world.go(3)
+    honest = SimClient(world, host="198.51.100.7")
+    honest.send(p.connect("honest"), p.subscribe(8, ("a/b/c/d/e/f/g/h/i/+", 1)))
+    await world.go(0.5)
+    (answer,) = (one for one in honest.take() if isinstance(one, p.Suback))
+    assert list(answer.codes) == [1]
 
 
 @in_world()
@@ -450,27 +447,25 @@ async def test_subscriptions_of_all_sessions_have_a_limit_and_no_owner_takes_all
     assert [one.codes[0] for one in again.take() if isinstance(one, p.Suback)] == [0]
 
 
-def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successor() -> None:
-    async def scenario() -> None:
-        bounds = LimitOptions(subscribe_rate=10.0, max_subscriptions=100)
-        async with World(bounds=bounds).running() as world:
-            client = await world.connect("c")
-            filters = [(f"f/{n}", 0) for n in range(100)]
-            client.send(p.subscribe(1, *filters))
-            await world.go(0.5)
-            client.send(p.unsubscribe(2, *(name for name, _ in filters)))
-            await world.go(0.5)
-            assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
-            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
-            assert connection is not None
-            assert connection.paused & ReadPause.WORK
-            client.send(p.subscribe(3, ("more", 0)))
-            await world.go(5)
-            assert client.take() == []
-            await world.connect("c")  # another connection takes over at once
-            assert world.broker.node.limits.refused.counts["subscribe_rate"] == 1
-
-    simulate(scenario)
+@in_world(bounds=LimitOptions(subscribe_rate=10.0, max_subscriptions=100))
+async def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successor(
+    world: World,
+) -> None:
+    client = await world.connect("c")
+    filters = [(f"f/{n}", 0) for n in range(100)]
+    client.send(p.subscribe(1, *filters))
+    await world.go(0.5)
+    client.send(p.unsubscribe(2, *(name for name, _ in filters)))
+    await world.go(0.5)
+    assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
+    connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
+    assert connection is not None
+    assert connection.paused & ReadPause.WORK
+    client.send(p.subscribe(3, ("more", 0)))
+    await world.go(5)
+    assert client.take() == []
+    await world.connect("c")  # another connection takes over at once
+    assert world.broker.node.limits.refused.counts["subscribe_rate"] == 1
 
 
 @pytest.mark.plain
