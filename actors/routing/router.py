@@ -54,15 +54,11 @@ class Router:
     :meth:`restore`.
     """
 
-    def __init__(
-        self,
-        observer: SubscriptionObserver | None = None,
-        clock: Callable[[], float] = perf_counter,
-    ) -> None:
+    def __init__(self) -> None:
         """Begin empty."""
-        self.clock = clock
+        self.clock: Callable[[], float] = perf_counter
         """A clock in seconds, to measure how long matching takes."""
-        self._observer = observer
+        self._observer: SubscriptionObserver | None = None
         """Notified of each subscription that begins or ends, including those of frozen sessions;
         for requests from NATS (``$nats/request/...``) only while the session is connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()

@@ -151,7 +151,8 @@ class ContentSealing:
         if event.which or len(numbers) != event.count:
             numbers = [numbers[at] for at in indices(event.which, numbers, event.count)]
         pieces, size, keys = _with_keys(event, pieces, size, numbers)
-        return _kept(pieces, size, keys) if _is_retained(event) else (pieces, size, keys)
+        is_retained = type(event) is MessagePublished and event.retain
+        return _kept(pieces, size, keys) if is_retained else (pieces, size, keys)
 
     def _numbers_of(self, topics: Sequence[str]) -> list[int]:
         """Return the number of the present key of each topic, 0 where contents are not sealed."""
@@ -322,10 +323,6 @@ class ContentSealing:
                     key.number != part.key for key in self._state().of(message.topic.decode())
                 )
         return ref < self.forgotten[message.topic]
-
-
-def _is_retained(event: Any) -> bool:
-    return type(event) is MessagePublished and event.retain
 
 
 def _with_keys(

@@ -178,13 +178,14 @@ class Delivery(SessionOutput):
         if self._session.state.queued <= BACKLOG:
             return
         if self._backlog is None:
-            self._backlog = Backlog(self._node.timers, self._node.clock, self._backlog_of)
+            self._backlog = Backlog(
+                self._node.timers,
+                self._node.clock,
+                lambda: (self._session.state.queued, self.sent_from_queue),
+            )
         for publisher, count in batch.by_publisher():
             if publisher is not connection:
                 self._backlog.hold(publisher, count)
-
-    def _backlog_of(self) -> tuple[int, int]:
-        return self._session.state.queued, self.sent_from_queue
 
     @property
     def packet_limit(self) -> int:

@@ -122,7 +122,7 @@ class NodeContext:
         """The actor that supervises connections and sessions."""
         self.directory: SessionDirectory[Any]
         """The sessions of the node."""
-        self.activation = Activation(self._activate, clock.stopwatch)
+        self.activation = Activation(lambda name: self.directory.session(name), clock.stopwatch)
         """Activates the frozen sessions that get a message."""
         self.software = software
         """Version of the running foldmq."""
@@ -138,7 +138,9 @@ class NodeContext:
         self.journal: Journal
         self.writer: LogWriter
         self.router: Router
-        self.timers = Timers(clock.monotonic, self._arm_timers)
+        self.timers = Timers(
+            clock.monotonic, lambda delay: self._loop.call_later(delay, self.timers.run_due)
+        )
         self.counters = Counters(clock.time_ms())
         self.messages = MessageStore(options.message_cache)
         """Recently published messages."""
@@ -205,12 +207,6 @@ class NodeContext:
         self.failed: asyncio.Future[FoldmqError] = self._loop.create_future()
         self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks outside turns; they are cancelled when the broker ends."""
-
-    def _arm_timers(self, delay: float) -> None:
-        self._loop.call_later(delay, self.timers.run_due)
-
-    def _activate(self, name: str) -> None:
-        self.directory.session(name)
 
     # Events and messages.
 

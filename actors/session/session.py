@@ -12,7 +12,6 @@ Work of unbounded length (many filters, many messages, many receivers) is done i
 separate turn. Until it is done, all other messages to the session wait, except deliveries.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import structlog
@@ -113,8 +112,18 @@ class Session(SessionCore):
             self.publisher.handle(message)
         elif kind is Outgoing:
             self.delivery.deliver(message)
-        elif kind in _HANDLERS:
-            _HANDLERS[kind](self, message)
+        elif kind is Writable:
+            if message.connection is self.connection:
+                self.delivery.send_queued()
+        elif kind is Loaded:
+            self.delivery.loaded(message.messages)
+            self._unstash()
+        elif kind is AckCheck:
+            self.delivery.check_acks()
+        elif kind is ContinueSending:
+            self.delivery.continue_sending()
+        elif kind is ActorFailed:
+            self._on_failed(message)
         else:
             self._lifecycle.handle(message)
 
@@ -163,20 +172,6 @@ class Session(SessionCore):
     def send_queued(self) -> None:
         """Send queued messages for which the client has room."""
         self.delivery.send_queued()
-
-    def _on_writable(self, message: Writable) -> None:
-        if message.connection is self.connection:
-            self.delivery.send_queued()
-
-    def _on_loaded(self, message: Loaded) -> None:
-        self.delivery.loaded(message.messages)
-        self._unstash()
-
-    def _on_continue_sending(self, _message: ContinueSending) -> None:
-        self.delivery.continue_sending()
-
-    def _on_ack_check(self, _message: AckCheck) -> None:
-        self.delivery.check_acks()
 
     # Rebuild after a failure.
 
@@ -238,12 +233,3 @@ class Session(SessionCore):
         self._subscriptions.withdraw_announced()
         self._work = None
         del self.delivery, self.publisher, self._lifecycle, self._subscriptions
-
-
-_HANDLERS: Final[dict[type, Callable[[Session, Any], None]]] = {
-    Writable: Session._on_writable,
-    Loaded: Session._on_loaded,
-    AckCheck: Session._on_ack_check,
-    ContinueSending: Session._on_continue_sending,
-    ActorFailed: Session._on_failed,
-}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
@@ -141,7 +142,8 @@ class SubscriptionHandler:
                     if not shared and sends_retained(new.options, is_new=new.is_new):
                         yield from self._replay(subscriber)
             if unknown:
-                yield from self._until_known(connection, groups)
+                # It must not miss messages that are published after its SUBACK.
+                yield from self._wait(connection, partial(self._are_known, groups))
                 self._answer(connection, _suback(connection, packet, codes, reasons))
                 self._node.journal.order_behind(connection)
             at = stop
@@ -156,13 +158,6 @@ class SubscriptionHandler:
         """Return whether the homes of shared subscriptions know that this log has members."""
         exchange = self._node.exchange
         return exchange is None or all(map(exchange.is_known, groups))
-
-    def _until_known(self, connection: ClientConnection, groups: Sequence[str]) -> Iterator[object]:
-        """Wait for the homes of shared subscriptions, or until the client leaves.
-
-        The client must not miss messages that are published after its SUBACK.
-        """
-        return self._wait(connection, lambda: self._are_known(groups))
 
     def _announce(
         self,

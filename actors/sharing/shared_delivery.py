@@ -76,7 +76,8 @@ class SharedDelivery(Delivery):
             return
         if self._home and not self._group.has_present:
             self.give_back()
-            self._pass_back(batch)
+            # Without queueing them.
+            self._recorder.assign_to_log(self._home, batch.positions, -1, batch.qos)
             return
         if session.state.queued or self.loading or self._pace.has_compared:
             self._enqueue(message, range(len(batch)))
@@ -346,10 +347,6 @@ class SharedDelivery(Delivery):
             self.release(refs)
             size = 0
 
-    def _pass_back(self, batch: Batch) -> None:
-        """Return messages that have just arrived to the home, without queueing them."""
-        self._recorder.assign_to_log(self._home, batch.positions, -1, batch.qos)
-
     def release(self, refs: Iterable[Position]) -> None:
         """Drop messages from memory that have left the queue, and which logs refused them."""
         gone, refused = [*refs], self._group.refused
@@ -367,10 +364,9 @@ class SharedDelivery(Delivery):
     def _offer(self) -> None:
         """Report the members of this part to its home."""
         if self._node.exchange is not None:
-            self._node.exchange.offer(self._session.name, self._measure)
-
-    def _measure(self) -> tuple[int, int]:
-        return self._members.measure(self._session.state.queued)
+            self._node.exchange.offer(
+                self._session.name, lambda: self._members.measure(self._session.state.queued)
+            )
 
 
 _STEPS = 4
