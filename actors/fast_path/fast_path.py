@@ -137,22 +137,22 @@ class FastPath:
         node = self._node
         kernel = node.kernel
         until, count = kernel.clock() + _LONG, 0
-        left: dict[Connection, list[bytes]] = {}
+        unread: dict[Connection, list[bytes]] = {}
         if node.journal.observer is not None or node.draining:
             count = len(reads)
             for connection, data in reads:
-                left.setdefault(connection, []).append(data)
+                unread.setdefault(connection, []).append(data)
         while count < len(reads) and (not count or kernel.clock() < until):
-            count = self._handle_some(reads, count, left)
+            count = self._handle_some(reads, count, unread)
             if self._unfinished:
                 break
         if self._unfinished:
-            for connection in left:
+            for connection in unread:
                 connection.on_read_deferred()
-            kernel.tell(self.fan_out, DeliveriesLeft(self._unfinished, left))
+            kernel.tell(self.fan_out, DeliveriesLeft(self._unfinished, unread))
             self._unfinished = []
         else:
-            self.fan_out.hand_over(left)
+            self.fan_out.hand_over(unread)
         if node.journal.congested:
             for connection, _ in reads[:count]:
                 connection.pause(ReadPause.LOG)
@@ -163,15 +163,15 @@ class FastPath:
         self,
         reads: Sequence[tuple[Connection, bytes]],
         begin: int,
-        left: dict[Connection, list[bytes]],
+        unread: dict[Connection, list[bytes]],
     ) -> int:
         """Handle reads from ``begin`` on; return the number handled, including all before them.
 
-        Input to be passed to the actors of connections is added to ``left``.
+        Input to be passed to the actors of connections is added to ``unread``.
         """
         end = begin
-        rests: list[tuple[Connection, bytes]] = []
-        blocked = set(left)
+        partial_reads: list[tuple[Connection, bytes]] = []
+        blocked = set(unread)
         try:
             while end < len(reads) and self._size < _ENOUGH:
                 connection, data = reads[end]
@@ -189,13 +189,13 @@ class FastPath:
                     at = self._read(connection, session, data)
                 if at < len(data):
                     blocked.add(connection)
-                    rests.append((connection, data[at:] if at else data))
+                    partial_reads.append((connection, data[at:] if at else data))
         except Exception as error:  # noqa: BLE001 - the actors do it, and the one that fails ends
             _log.error("turn not read in columns", exc_info=error)
             self._begin()
-            rests = list(reads[begin:end])
-        for connection, rest in rests:
-            left.setdefault(connection, []).append(rest)
+            partial_reads = list(reads[begin:end])
+        for connection, behind in partial_reads:
+            unread.setdefault(connection, []).append(behind)
         if self._size:
             try:
                 self._carry_out()
@@ -288,9 +288,9 @@ class FastPath:
             return 0
         qos = data[at] >> 1
         name_end = body + 2 + (data[body] << 8 | data[body + 1])
-        rest = name_end + 2 if qos & 3 else name_end
+        payload_at = name_end + 2 if qos & 3 else name_end
         v5 = connection.properties is not None
-        if rest + v5 > stop:
+        if payload_at + v5 > stop:
             return 0
         raw = data[body + 2 : name_end]
         retain = data[at] == _RETAINED_QOS1
@@ -303,10 +303,10 @@ class FastPath:
         block, is_text = b"", False
         if v5:
             # Properties precede the payload.
-            properties = _read_properties(data, rest, stop)
+            properties = _read_properties(data, payload_at, stop)
             if properties is None:
                 return 0
-            rest += 1 + data[rest]
+            payload_at += 1 + data[payload_at]
             block, is_text = properties.block, properties.is_text
         access, inbound, rules = connection.access, session.state.inbound, self._node.publish_rules
         if (qos != _QOS0 and not pid) or not admits(
@@ -317,13 +317,13 @@ class FastPath:
             messages = self._passing
             payload = data if not at and stop == len(data) else data[at:stop]
         elif qos == _QOS1:
-            messages, payload = self._published, data[rest:stop]
+            messages, payload = self._published, data[payload_at:stop]
         else:
             key = session, _PUBLISH_2, pid
             if key in self._seen:
                 return 0
             self._seen.add(key)
-            messages, payload = self._inbound, data[rest:stop]
+            messages, payload = self._inbound, data[payload_at:stop]
         messages.add(connection, session, raw, payload, route, pid, block, retain=retain)
         connection.messages_in += 1
         counters = self._node.counters
@@ -377,8 +377,8 @@ class FastPath:
 
     def _counts_down(self, message: Message) -> bool:
         """Return whether a message has less of its expiry left than it came with."""
-        left = message.expires - self._node.clock.steady_ms() // 1000
-        return left < (expiry_of(message.block) or 0)
+        remaining_seconds = message.expires - self._node.clock.steady_ms() // 1000
+        return remaining_seconds < (expiry_of(message.block) or 0)
 
     # Effects.
 

@@ -326,7 +326,7 @@ class Router:
 
         Many are removed from the index gradually (:meth:`sweep`).
         """
-        gone = [*self._subscribers.pop(session, {}).values()]
+        subscribers = [*self._subscribers.pop(session, {}).values()]
         self.patterns.forget(session)
         self.quota.forget(session)
         end = self._session_ends.pop(session, None)
@@ -334,10 +334,10 @@ class Router:
             end.happened = True
         for match in self._matches.values():
             match.left(session)
-        for subscriber in gone:
+        for subscriber in subscribers:
             self.system.discard(subscriber)
         indexed = []
-        for subscriber in gone:
+        for subscriber in subscribers:
             if subscriber.shared:
                 self.groups.left(subscriber.filter, session)
             else:
@@ -350,7 +350,7 @@ class Router:
             for subscriber in indexed:
                 self._remove(subscriber)
                 self.routes.changed(subscriber.filter)
-        return gone
+        return subscribers
 
     def sweep(self) -> bool:
         """Remove some subscriptions of ended sessions; return whether some are left."""
@@ -409,11 +409,11 @@ class Router:
 
     def restore(self, state: SessionState) -> None:
         """Update the index from a session's state, after recovery or a rebuild."""
-        wanted = {subscription.filter: subscription for subscription in routed(state)}
+        subscriptions = {subscription.filter: subscription for subscription in routed(state)}
         for subscriber in self.subscribers(state.session):
-            if subscriber.filter not in wanted:
+            if subscriber.filter not in subscriptions:
                 self.unsubscribe(state.session, subscriber.filter)
-        for topic_filter, subscription in wanted.items():
+        for topic_filter, subscription in subscriptions.items():
             self.subscribe(
                 state.session, topic_filter, subscription.qos, options=subscription.options
             )

@@ -279,8 +279,8 @@ class Delivery(SessionOutput):
         else:
             topics = [batch.topics[at] for at in large]
             self._node.drop_unrecorded(name, reason, topics, topic_filter)
-        gone = set(large)
-        return batch.select([at for at in range(len(batch)) if at not in gone])
+        large_numbers = set(large)
+        return batch.select([at for at in range(len(batch)) if at not in large_numbers])
 
     def _send_qos0(self, subscriber: Subscriber, batch: Batch) -> None:
         connection = self._session.connection

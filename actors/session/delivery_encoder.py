@@ -305,8 +305,8 @@ def remaining_properties(
     if not any(message.expires for message in messages):
         return blocks
     keys = [(message.block, message.expires) for message in messages]
-    left = {key: _remaining_block(*key, now_ms) for key in set(keys)}
-    return list(map(left.__getitem__, keys))
+    remaining = {key: _remaining_block(*key, now_ms) for key in set(keys)}
+    return list(map(remaining.__getitem__, keys))
 
 
 def _remaining_block(block: bytes, expires: int, now_ms: int) -> bytes:
@@ -389,15 +389,15 @@ class SubscriptionOptionIndex:
         """
         if not self.identified:
             return ()
-        known = self._known_of_own if own else self._known
-        known_identifiers = known.get(topic)
+        cache = self._known_of_own if own else self._known
+        known_identifiers = cache.get(topic)
         if known_identifiers is None:
-            if len(known) >= _CACHED_TOPICS:
-                known.clear()
+            if len(cache) >= _CACHED_TOPICS:
+                cache.clear()
             numbers = [
                 entry.identifier
                 for entry in self._filters.match(topic.decode())
                 if entry.identifier and not (own and is_no_local(entry.options))
             ]
-            known_identifiers = known[topic] = tuple(sorted(numbers))
+            known_identifiers = cache[topic] = tuple(sorted(numbers))
         return known_identifiers

@@ -100,8 +100,8 @@ class SessionLifecycle:
     def _attach(self, message: ConnectionAttached) -> Iterator[object]:
         """Start the subscriptions of a resumed session, then accept its client."""
         session, properties = self._session, message.connect.properties
-        known = self._node.state.sessions.get(session.name)
-        resumes = known is not None and not known.clean and not message.connect.clean
+        state_before = self._node.state.sessions.get(session.name)
+        resumes = state_before is not None and not state_before.clean and not message.connect.clean
         encoder = None
         if resumes:
             if properties is not None:
@@ -128,17 +128,17 @@ class SessionLifecycle:
                 self._node.directory.went_offline(session)
             return
         session.last_active = self._node.clock.monotonic()
-        known = self._node.state.sessions.get(session.name)
-        resumed = known is not None and not known.clean and not connect.clean
+        state_before = self._node.state.sessions.get(session.name)
+        resumed = state_before is not None and not state_before.clean and not connect.clean
         if session.connection is not None:
             self._take_over(session.connection, resumed=resumed)
-            known = self._node.state.sessions.get(session.name)
-            resumed = resumed and known is not None
+            state_before = self._node.state.sessions.get(session.name)
+            resumed = resumed and state_before is not None
         will = session.state.will
-        if known is not None and will is not None:
+        if state_before is not None and will is not None:
             self._will.end_waiting(discard=resumed or (will.grace > 0 and not will.delay))
         generation = session.state.generation + 1
-        if known is not None and not resumed:
+        if state_before is not None and not resumed:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
         self._publisher.bridged = None
@@ -405,9 +405,9 @@ class SessionLifecycle:
         self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
-        left = self._node.clients.find(session.name).unacknowledged
+        unacknowledged = self._node.clients.find(session.name).unacknowledged
         if connection is not None:
-            left = left_by(connection, self._delivery, state, self._node)
+            unacknowledged = left_by(connection, self._delivery, state, self._node)
         returned = self._delivery.find(sharing.refs_to_return(state))
         self._delivery.forget()
         stays = not state.clean if expiry is None else bool(expiry)
@@ -429,7 +429,7 @@ class SessionLifecycle:
             event.expiry = self._expiry(expiry) if expiry is not None else None
         at = session.emit(event)
         self._node.clients.closed(session.name, reason, self._node.clock.time_ms())
-        self._node.clients.find(session.name).unacknowledged = left
+        self._node.clients.find(session.name).unacknowledged = unacknowledged
         _log.debug(
             "disconnected",
             client=session.name,

@@ -84,24 +84,24 @@ class PacketHandler(Publisher):
         for number, packet in enumerate(message.packets, 1):
             if connection.ignores_input:
                 return
-            rest: Packet | None = None
+            unhandled: Packet | None = None
             if type(packet) is Publishes:
-                rest = self.on_publishes(connection, packet)
+                unhandled = self.on_publishes(connection, packet)
             elif type(packet) is Acks:
-                rest = self._on_acks(connection, packet)
+                unhandled = self._on_acks(connection, packet)
             elif type(packet) is Subscribe:
                 session.begin_work(self._subscriptions.subscribe(connection, packet))
             elif type(packet) is Unsubscribe:
                 session.begin_work(self._subscriptions.unsubscribe(connection, packet))
             elif type(packet) is Pingreq:
                 session.answer(connection, PINGRESP)
-            if rest is not None or session.occupied:
+            if unhandled is not None or session.occupied:
                 # The rest of this message precedes messages that arrived after it.
-                left = message.packets[number:]
-                if rest is not None:
-                    left = [rest, *left]
-                if left:
-                    session.stash_first(Packets(connection, left))
+                packets = message.packets[number:]
+                if unhandled is not None:
+                    packets = [unhandled, *packets]
+                if packets:
+                    session.stash_first(Packets(connection, packets))
                 if not session.occupied:
                     session.begin_work(iter((NEXT_TURN,)))
                 return
@@ -119,7 +119,7 @@ class PacketHandler(Publisher):
         self, connection: ClientConnection, packet: Publishes, most: int
     ) -> Publishes | None:
         """Publish the first of at most ``most`` messages; return the others."""
-        rest, at_once = None, most
+        later_messages, at_once = None, most
         if packet.qos < 2:  # others are routed when they are released
             at_once = min(most, self.at_once(packet.topics, packet.qos))
         elif not packet.dup:
@@ -127,15 +127,15 @@ class PacketHandler(Publisher):
         if not at_once:
             return packet  # frozen sessions are activated first
         if at_once < len(packet):
-            rest = packet.select(range(at_once, len(packet)))
+            later_messages = packet.select(range(at_once, len(packet)))
             packet = packet.select(range(at_once))
         if packet.qos == 2 and not packet.dup and not self._replace(connection, packet):
-            return rest
+            return later_messages
         origins: dict[int, Origin] = {}
         if self.bridged is not None and packet.qos == 1:
             packet = self._without_known(connection, self.bridged, packet, origins)
             if not packet.topics:
-                return rest
+                return later_messages
         recorded = packet.qos > 0 or packet.retain
         admitted, behind = self._admit(connection, packet, origins, recorded=recorded)
         for reason, topics in admitted.drops:
@@ -154,7 +154,7 @@ class PacketHandler(Publisher):
             ids = packet.packet_ids[: admitted.answered]
             self.acknowledge(connection, kind, ids, admitted.reasons)
         self._refuse_for_now(connection, behind)
-        return rest
+        return later_messages
 
     def _end_loops(self, connection: ClientConnection, packet: Publishes) -> tuple[Publishes, int]:
         """Acknowledge the first messages if they have passed this broker before.
@@ -170,8 +170,8 @@ class PacketHandler(Publisher):
                 kind = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
                 self.acknowledge(connection, kind, packet.packet_ids[:count])
             packet = packet.select(range(count, len(packet)))
-        left = looped[count:]
-        return packet, left.index(True) if True in left else len(left)
+        loops_behind = looped[count:]
+        return packet, loops_behind.index(True) if True in loops_behind else len(loops_behind)
 
     def _admit(
         self,
@@ -222,25 +222,27 @@ class PacketHandler(Publisher):
         if connection is self._refused_on:
             self._refuse_for_now(connection, packet.packet_ids)
             return packet.select(range(0))
-        taken = self._node.state.destinations.taken.get(self.name)
-        if taken is None or (taken.log, taken.run) != bridged:
+        origin_taken = self._node.state.destinations.taken.get(self.name)
+        if origin_taken is None or (origin_taken.log, origin_taken.run) != bridged:
             through = recorded_ms = 0
         else:
-            through, recorded_ms = taken.through, taken.recorded_ms
-        blocks, known = [*(packet.blocks or ())], []
+            through, recorded_ms = origin_taken.through, origin_taken.recorded_ms
+        blocks, known_numbers = [*(packet.blocks or ())], []
         for at, block in enumerate(blocks):
             origin, blocks[at] = split_origin(block)
             if origin is None:
                 continue
             if origin.at <= through and origin.time_ms <= recorded_ms:
-                known.append(at)
+                known_numbers.append(at)
             else:
                 through, _, recorded_ms = origins[packet.packet_ids[at]] = origin
         packet.blocks = blocks if any(blocks) else []
-        if not known:
+        if not known_numbers:
             return packet
-        self.acknowledge(connection, PacketType.PUBACK, [packet.packet_ids[at] for at in known])
-        others = frozenset(known)
+        self.acknowledge(
+            connection, PacketType.PUBACK, [packet.packet_ids[at] for at in known_numbers]
+        )
+        others = frozenset(known_numbers)
         return packet.select([at for at in range(len(packet)) if at not in others])
 
     def _take(self, bridged: LogRun, packet: Publishes, origins: dict[int, Origin]) -> None:
@@ -279,16 +281,16 @@ class PacketHandler(Publisher):
         )
         if messages is None:
             return False
-        gone = {
+        replaced = {
             message.packet_id: ref
             for message, ref in zip(again, refs, strict=True)
             if not _is_same(message, messages[ref])
         }
         self._delivery.release(refs)
-        if gone:
+        if replaced:
             pids, old = (
-                acknowledgements.in_parts([*gone]),
-                acknowledgements.in_parts([*gone.values()]),
+                acknowledgements.in_parts([*replaced]),
+                acknowledgements.in_parts([*replaced.values()]),
             )
             for part, of in zip(pids, old, strict=True):
                 session.emit(InboundReplaced(session.name, to_runs(part), to_runs(of)))
@@ -296,7 +298,7 @@ class PacketHandler(Publisher):
                 "QoS 2 messages given up: packet identifiers used again without PUBREL",
                 client=session.name,
                 address=connection.address,
-                messages=len(gone),
+                messages=len(replaced),
             )
         return True
 
@@ -374,14 +376,14 @@ class PacketHandler(Publisher):
             events = [acknowledgements.completed(session.state, ids, reasons)]
         else:
             most = session.at_once(_RELEASED_AT_ONCE)
-            rest = self._on_release(connection, ids[:most])
-            rest += ids[most:]
-            return Acks(kind, rest) if rest else None
-        known = [event for event in events if event is not None]
-        for event in known:
+            unreleased = self._on_release(connection, ids[:most])
+            unreleased += ids[most:]
+            return Acks(kind, unreleased) if unreleased else None
+        decided_events = [event for event in events if event is not None]
+        for event in decided_events:
             session.emit(event)
             connection.last_ack = connection.last_read
-        if known and session.awaits_acks:
+        if decided_events and session.awaits_acks:
             self._delivery.send_queued()
         return None
 
@@ -412,7 +414,7 @@ class PacketHandler(Publisher):
         Returns the packet identifiers that exceed the work of this turn.
         """
         session = self._session
-        rest: list[int] = []
+        unreleased: list[int] = []
         reasons: Sequence[int] = ()
         if connection.properties is not None:
             reasons = _release_reasons(session.state.inbound, packet_ids)
@@ -432,7 +434,7 @@ class PacketHandler(Publisher):
             if at_once < len(refs):
                 pids = [pid for event in events for pid in from_runs(event.pids)]
                 stop = packet_ids.index(pids[at_once - 1]) + 1
-                packet_ids, rest = packet_ids[:stop], packet_ids[stop:]
+                packet_ids, unreleased = packet_ids[:stop], packet_ids[stop:]
                 events = acknowledgements.released(session.state, packet_ids)
                 refs = refs[:at_once]
             for event in events:
@@ -446,23 +448,23 @@ class PacketHandler(Publisher):
             self._delivery.release(refs)
         if connection is session.connection:
             self.acknowledge(connection, PacketType.PUBCOMP, packet_ids, reasons[: len(packet_ids)])
-        return rest
+        return unreleased
 
     def _give_up_erased(self, refs: Sequence[Position], stored: Mapping[Position, Message]) -> bool:
         """Drop messages that were erased before their release; return whether there were any."""
         session, node = self._session, self._node
-        gone = [ref for ref in refs if node.is_erased(ref, stored[ref])]
-        if gone:
+        erased_refs = [ref for ref in refs if node.is_erased(ref, stored[ref])]
+        if erased_refs:
             of = {ref: pid for pid, ref in session.state.inbound.items()}
-            pids = to_runs([of[ref] for ref in gone])
-            session.emit(InboundReplaced(session.name, pids, to_runs(gone)))
-            node.count_dropped("erased", len(gone), client=session.name)
-        return bool(gone)
+            pids = to_runs([of[ref] for ref in erased_refs])
+            session.emit(InboundReplaced(session.name, pids, to_runs(erased_refs)))
+            node.count_dropped("erased", len(erased_refs), client=session.name)
+        return bool(erased_refs)
 
     def _release_loaded(self, connection: ClientConnection, packet_ids: list[int]) -> None:
-        rest = self._on_release(connection, packet_ids)
-        if rest:
-            self._session.stash_first(Packets(connection, [Acks(PacketType.PUBREL, rest)]))
+        unreleased = self._on_release(connection, packet_ids)
+        if unreleased:
+            self._session.stash_first(Packets(connection, [Acks(PacketType.PUBREL, unreleased)]))
 
 
 def _distinct(packet_ids: Sequence[int]) -> int:
@@ -477,13 +479,13 @@ def _distinct(packet_ids: Sequence[int]) -> int:
     return len(seen)
 
 
-def _is_same(message: Publish, known: Message) -> bool:
+def _is_same(message: Publish, stored: Message) -> bool:
     """Return whether a message that was not released is sent again."""
     return (message.topic, message.payload, message.retain, message.block) == (
-        known.topic,
-        known.payload,
-        known.retain,
-        known.block,
+        stored.topic,
+        stored.payload,
+        stored.retain,
+        stored.block,
     )
 
 
@@ -497,8 +499,8 @@ def _receipt_reasons(
     codes = []
     for pid in packet_ids:
         sent = state.inflight.get(pid)
-        known = pid in state.releasing or (sent is not None and sent[1] & QOS_MASK == 2)
-        codes.append(0 if known and pid not in ended else _NOT_FOUND)
+        is_known = pid in state.releasing or (sent is not None and sent[1] & QOS_MASK == 2)
+        codes.append(0 if is_known and pid not in ended else _NOT_FOUND)
     return codes
 
 
@@ -508,9 +510,9 @@ def _release_reasons(inbound: Mapping[int, Position], packet_ids: Sequence[int])
     ``inbound`` is what was received and not released. An identifier that occurs twice is unknown
     the second time.
     """
-    known = inbound.keys() & packet_ids
+    known_pids = inbound.keys() & packet_ids
     codes = []
     for pid in packet_ids:
-        codes.append(0 if pid in known else _NOT_FOUND)
-        known.discard(pid)
+        codes.append(0 if pid in known_pids else _NOT_FOUND)
+        known_pids.discard(pid)
     return codes

@@ -172,17 +172,17 @@ class Publisher:
         self, topics: Sequence[bytes], message_routes: list[Route], qos: int
     ) -> list[Route]:
         """Activate the frozen receivers of messages; return the first routes without any."""
-        wanted: dict[bytes, tuple[str, ...]] = {}
+        frozen_of: dict[bytes, tuple[str, ...]] = {}
         for topic, route in zip(topics, message_routes, strict=False):
             if route.frozen:
                 frozen = route.to_activate(qos)
                 if frozen:
-                    wanted[topic] = frozen
-        if not wanted:
+                    frozen_of[topic] = frozen
+        if not frozen_of:
             return message_routes
-        done = self._node.activation.activate(wanted.items())
-        if done < len(wanted):
-            waits = [*wanted][done]
+        count = self._node.activation.activate(frozen_of.items())
+        if count < len(frozen_of):
+            waits = [*frozen_of][count]
             message_routes = message_routes[: topics.index(waits)]
         return (
             self._node.router.routes.look_up(topics[: len(message_routes)])

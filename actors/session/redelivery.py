@@ -90,9 +90,9 @@ class Redelivery:
             sent = self._republish(delivery, unacked, "resumed", delivery.send_queued)
             if not sent and unacked:
                 return
-            last = unacked[sent - 1] if sent < len(unacked) else None
+            last_pid = unacked[sent - 1] if sent < len(unacked) else None
             while self.pending:
-                if self.pending.popleft() == (last if last is not None else chosen[-1]):
+                if self.pending.popleft() == (last_pid if last_pid is not None else chosen[-1]):
                     break
 
     def _end_unsendable(

@@ -161,10 +161,10 @@ class Session(SessionCore):
             subscriber.actor = None
             if self.connection is not None:
                 self._subscriptions.start_actor(subscriber)
-        self.to_deliver = left = failed.outgoings(message)
-        while left:
-            self._handle(left[0])
-            left.pop(0)
+        self.to_deliver = outgoings = failed.outgoings(message)
+        while outgoings:
+            self._handle(outgoings[0])
+            outgoings.pop(0)
         self.to_deliver = None
 
     # Output to the client.
@@ -205,13 +205,13 @@ class Session(SessionCore):
             at = self.emit(event)
             self._recorded.append((event, at, self._node.journal.steady_ms))
 
-    def end_rebuild(self, state: SessionState | None, last: int, first: list[Any]) -> None:
+    def end_rebuild(self, state: SessionState | None, last_record: int, first: list[Any]) -> None:
         """Continue with a state folded up to record ``last``: handle ``first``, then the rest."""
         recorded, self._recorded = self._recorded, None
         self.state = state if state is not None else SessionState(self.name)
         if state is not None:
             for event, at, time_ms in recorded or ():
-                if sequence_of(at) > last:
+                if sequence_of(at) > last_record:
                     self._node.state.apply(event, at, time_ms)
         if self.state.queued:
             self.kernel.tell(self, ContinueSending())

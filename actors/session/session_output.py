@@ -91,9 +91,9 @@ class MessageBuffer:
         """Drop sent messages from memory."""
         if self._held:
             for ref in refs:
-                gone = self._held.pop(ref, None)
-                if gone is not None:
-                    self._held_bytes -= len(gone.payload)
+                message = self._held.pop(ref, None)
+                if message is not None:
+                    self._held_bytes -= len(message.payload)
 
     def restart_reading(self) -> None:
         """Begin with few messages again: the client has connected."""
@@ -135,25 +135,25 @@ class QueueExpiry:
         """
         if self._searched >= now:
             return []
-        left, begin = _EXPIRED_AT_ONCE, self._next
+        budget, begin = _EXPIRED_AT_ONCE, self._next
         subscriptions = [*islice(state.waiting.values(), begin, begin + _QUEUES_AT_ONCE)]
         for subscription in subscriptions:
             queue = subscription.queue
-            gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
-            if not gone:
+            expired_refs = queue.expired(now, budget, _EXPIRED_WITHIN) if queue is not None else []
+            if not expired_refs:
                 continue
-            messages = buffer.find_first(gone)
+            messages = buffer.find_first(expired_refs)
             if not messages:
-                return buffer.to_load(gone)
-            refs = [ref for ref in gone if ref in messages]
+                return buffer.to_load(expired_refs)
+            refs = [ref for ref in expired_refs if ref in messages]
             expire(subscription.filter, refs, sum(len(messages[ref].payload) for ref in refs))
-            left -= len(refs)
-            if left <= 0:
+            budget -= len(refs)
+            if budget <= 0:
                 return []
         self._next = begin + _QUEUES_AT_ONCE
         if len(subscriptions) < _QUEUES_AT_ONCE:
             self._next = 0
-            if left == _EXPIRED_AT_ONCE:
+            if budget == _EXPIRED_AT_ONCE:
                 self._searched = now
         return []
 

@@ -125,9 +125,9 @@ class SubscriptionHandler:
                 self._delivery.subscriptions_changed(grant.granted)
                 indexes = indexes or self._delivery.complete_encoder(0)
             groups += [entry for entry in grant.granted if is_shared(entry)]
-            last = stop == len(filters)
-            unknown = last and not self._are_known(groups)
-            if last and not unknown:
+            is_end = stop == len(filters)
+            unknown = is_end and not self._are_known(groups)
+            if is_end and not unknown:
                 self._answer(connection, _suback(connection, packet, codes, reasons))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
@@ -369,11 +369,13 @@ class SubscriptionHandler:
         subscriber = self._node.router.subscribe(
             session.name, topic_filter, granted.qos, connection.access, granted.options
         )
-        known = subscriber.actor
-        if isinstance(known, Subscription):
-            known.renew(subscriber)  # also one that failed: its successor must not start twice
+        actor_before = subscriber.actor
+        if isinstance(actor_before, Subscription):
+            actor_before.renew(
+                subscriber
+            )  # also one that failed: its successor must not start twice
         actor = self.start_actor(subscriber)
-        if known is not None:
+        if actor_before is not None:
             session.kernel.tell(actor, ChangeQos(granted.qos))
         return subscriber
 
@@ -428,11 +430,11 @@ class SubscriptionHandler:
             part = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
             part = part[: _handled_at_once(part)]
             at += len(part)
-            gone = []
+            ended_filters = []
             for topic_filter in part:
-                if topic_filter in session.state.replays and topic_filter not in gone:
+                if topic_filter in session.state.replays and topic_filter not in ended_filters:
                     self._node.replays.end(session, topic_filter)
-                    gone.append(topic_filter)
+                    ended_filters.append(topic_filter)
                     codes.append(ReasonCode.SUCCESS)
                     continue
                 subscriber = self._node.router.unsubscribe(session.name, topic_filter)
@@ -444,13 +446,13 @@ class SubscriptionHandler:
                     if self._node.turn_work.pending:
                         # Messages that it matched may still be in mailboxes: it gets them.
                         subscriber.actor = actor
-                    gone.append(topic_filter)
+                    ended_filters.append(topic_filter)
                     codes.append(ReasonCode.SUCCESS)
-            for event in subscribing.unsubscribe(session.state, gone):
+            for event in subscribing.unsubscribe(session.state, ended_filters):
                 session.emit(event)
-            changes += len(gone)
+            changes += len(ended_filters)
             if connection.properties is not None:
-                self._delivery.subscriptions_changed(gone)
+                self._delivery.subscriptions_changed(ended_filters)
         self._answer(connection, _unsuback(connection, packet, codes))
         yield from _free(filters)
         yield from self._throttle(changes)

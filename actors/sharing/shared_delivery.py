@@ -91,9 +91,9 @@ class SharedDelivery(Delivery):
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
         assignment, more = self._divide(whole)
         self._current = (message, fitting - len(assignment.waiting))
-        left = [*assignment.waiting, *range(fitting, len(batch))]
-        if left:
-            self._enqueue(message, left)
+        waiting = [*assignment.waiting, *range(fitting, len(batch))]
+        if waiting:
+            self._enqueue(message, waiting)
             if more or at_once < len(batch):
                 self.send_queued_later()
 
@@ -113,8 +113,8 @@ class SharedDelivery(Delivery):
         batch = message.batch
         at_once = self._pace.step_size(batch.topics)
         if at_once < len(batch):
-            rest = batch.select(range(at_once, len(batch)))
-            self._undivided.add_first(message._replace(batch=rest))
+            later_batch = batch.select(range(at_once, len(batch)))
+            self._undivided.add_first(message._replace(batch=later_batch))
             self.send_queued_later()
             batch = batch.select(range(at_once))
         self._drop_qos0([batch.topics[at] for at in self._divide(batch)[0].waiting])
@@ -162,11 +162,11 @@ class SharedDelivery(Delivery):
                 if len(part) == longest:
                     group.last_served = subscriber.session
         if batch.qos:
-            gone = self._recorder.record(batch, members, assignment, queued=queued)
+            recorded = self._recorder.record(batch, members, assignment, queued=queued)
             if queued:
-                self.sent_from_queue += len(gone) - len(assignment.refused)
-            if gone:
-                self.release([batch.positions[number] for number in gone])
+                self.sent_from_queue += len(recorded) - len(assignment.refused)
+            if recorded:
+                self.release([batch.positions[number] for number in recorded])
         return assignment, more
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
@@ -288,11 +288,11 @@ class SharedDelivery(Delivery):
         queue, passed = subscription.queue, self._node.expired_until
         if queue is None or not 0 < queue.expiry() <= passed:
             return False
-        gone = [ref for ref in queue.expired(passed) if ref in messages]
-        if gone:
-            size = sum(len(messages[ref].payload) for ref in gone)
-            self._record_expired(subscription.filter, gone, size)
-        return bool(gone)
+        expired_refs = [ref for ref in queue.expired(passed) if ref in messages]
+        if expired_refs:
+            size = sum(len(messages[ref].payload) for ref in expired_refs)
+            self._record_expired(subscription.filter, expired_refs, size)
+        return bool(expired_refs)
 
     def requeue(self, returned: dict[Position, Message]) -> None:
         """Queue unacknowledged messages of a member that left, in their former place."""
@@ -349,10 +349,10 @@ class SharedDelivery(Delivery):
 
     def release(self, refs: Iterable[Position]) -> None:
         """Drop messages from memory that have left the queue, and which logs refused them."""
-        gone, refused = [*refs], self._group.refused
-        super().release(gone)
+        released_refs, refused = [*refs], self._group.refused
+        super().release(released_refs)
         if refused:
-            for ref in gone:
+            for ref in released_refs:
                 refused.pop(ref, None)
 
     def _pass_qos0(self, subscriber: Subscriber, batch: Batch) -> None:

@@ -189,24 +189,24 @@ class SharedMembers:
         batch: Batch,
         subscriber: Subscriber,
         session: Session,
-        known: dict[TopicAcl | frozenset[bytes], set[int]],
+        cache: dict[TopicAcl | frozenset[bytes], set[int]],
     ) -> AbstractSet[int]:
         """Return the numbers of the messages that a member may not receive or does not accept.
 
-        ``known`` caches them by permissions, and by the denied topics: members with the same denied
+        ``cache`` caches them by permissions, and by the denied topics: members with the same denied
         topics share one set.
         """
         barred: AbstractSet[int] = _NONE
         acl = subscriber.acl
         if acl is not None:
-            numbers = known.get(acl)
+            numbers = cache.get(acl)
             if numbers is None:
                 topics, read = batch.topics, acl.read
                 denied = frozenset([topic for topic in set(topics) if not read[topic]])
-                numbers = known.get(denied)
+                numbers = cache.get(denied)
                 if numbers is None:
                     numbers = {at for at, topic in enumerate(topics) if topic in denied}
-                known[acl] = known[denied] = numbers
+                cache[acl] = cache[denied] = numbers
             barred = numbers
         if session.delivery.packet_limit:
             large = session.delivery.too_large(
