@@ -160,7 +160,8 @@ class Routes(dict[bytes, Route]):
     ) -> list[Route]:
         """Return the routes of admitted messages.
 
-        ``message_routes``: those looked up before, without those for bridges alone. A recorded message on a refused topic is a bridge's report on its connection.
+        ``message_routes``: those looked up before, without those for bridges alone. A recorded
+        message on a refused topic is a bridge's report on its connection.
         """
         routes = list(map(self.__getitem__, topics)) if message_routes is None else message_routes
         if not is_recorded or REFUSED not in routes:
