@@ -37,7 +37,7 @@ from simulation.jetstream import SimNats, SimServer, SimStream
 from simulation.loop import SimClock, simulate
 from simulation.network import SimClient
 
-__all__ = ["SimClient", "World", "in_world", "simulate"]
+__all__ = ["SimClient", "World", "in_world", "runs", "simulate"]
 
 STREAM, SUBJECT = "FOLDMQ_LOG_sim", "foldmq.log.sim"
 
@@ -391,21 +391,42 @@ def in_world(
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Run a test in virtual time; its first argument is a world that runs, made with options."""
 
+    def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with make(**options).running() as world:
+                await scenario(world)
+
+        simulate(whole)
+
+    return lambda scenario: _test_of(scenario, run, 1)
+
+
+def runs(
+    run: Callable[..., None], *arguments: Any, **options: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Make a test of a scenario: its positional parameters are worlds, which ``run`` makes."""
+
     def decorated(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-        @functools.wraps(scenario)
-        def test(**arguments: Any) -> None:
-            async def whole() -> None:
-                async with make(**options).running() as world:
-                    await scenario(world, **arguments)
-
-            simulate(whole)
-
-        signature = inspect.signature(scenario)
-        _world, *others = signature.parameters.values()
-        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-        return test
+        parameters = inspect.signature(scenario).parameters.values()
+        worlds = sum(one.kind is not one.KEYWORD_ONLY for one in parameters)
+        return _test_of(scenario, lambda made: run(made, *arguments, **options), worlds)
 
     return decorated
+
+
+def _test_of(
+    scenario: Callable[..., Awaitable[None]], run: Callable[[Any], None], worlds: int
+) -> Callable[..., None]:
+    """Return a test with the parameters of a scenario behind the first ones, its worlds."""
+
+    @functools.wraps(scenario)
+    def test(**arguments: Any) -> None:
+        run(functools.partial(scenario, **arguments))
+
+    signature = inspect.signature(scenario)
+    parameters = [*signature.parameters.values()][worlds:]
+    test.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return test
 
 
 def tasks_of(broker: Broker) -> list[asyncio.Task[None]]:
