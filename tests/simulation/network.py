@@ -281,6 +281,10 @@ class SimClient:
         taken, self.received = self.received, []
         return taken
 
+    def payloads(self) -> list[bytes]:
+        """Give the payloads of the messages that were received since the last time."""
+        return [packet.payload for packet in self.take() if isinstance(packet, p.Publish)]
+
     def on_packet(self, packet: p.Packet) -> None:
         """React; a plain client does nothing by itself."""
 

@@ -61,7 +61,7 @@ def size(world: World) -> int:
 
 
 def of(world: World, kind: type) -> list[Any]:
-    return [event for event in world.disk.events() if isinstance(event, kind)]
+    return world.disk.events(kind)
 
 
 def warnings(lines: list[Any]) -> list[Any]:
@@ -97,7 +97,7 @@ async def test_records_are_cut_only_after_they_are_archived(world: World) -> Non
     assert world.disk.stream.first > through + 1
     compare(world)
     away = await world.connect("away", present=True)
-    assert [one.payload for one in away.take() if isinstance(one, p.Publish)] == [b"first"]
+    assert away.payloads() == [b"first"]
 
 
 @in_world(keep=800.0, keep_until_archived=True)
@@ -356,4 +356,4 @@ async def test_killed_at_any_step_no_unarchived_record_is_lost(world: World, ste
     compare(world)
     assert described(fold(world.disk.decoded()))["sessions"].keys() == {"away", "noisy"}
     away = await world.connect("away", present=True)
-    assert [one.payload for one in away.take() if isinstance(one, p.Publish)] == [b"first"]
+    assert away.payloads() == [b"first"]

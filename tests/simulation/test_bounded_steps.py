@@ -58,10 +58,6 @@ def remove_crowd(router: Router) -> None:
         router.remove_session(f"crowd{number}")
 
 
-def payloads(client: SimClient) -> list[bytes]:
-    return [one.payload for one in client.take() if isinstance(one, p.Publish)]
-
-
 async def largest_step(
     read: Callable[[], int], during: Awaitable[object], monkeypatch: pytest.MonkeyPatch
 ) -> int:
@@ -124,8 +120,8 @@ async def test_the_topic_of_a_will_is_matched_in_steps(
     await end(world, client)
     await world.go(2)
     assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
-    assert payloads(reader) == [b"gone"]
-    fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
+    assert reader.payloads() == [b"gone"]
+    fired = world.disk.events(WillFired)
     assert fired == [WillFired("c")]
     remove_crowd(world.broker.node.router)
     compare(world)
@@ -153,7 +149,7 @@ async def test_a_will_that_is_due_is_matched_in_steps(world: World) -> None:
     parts = world.broker.kernel.parts
     await world.go(6)
     assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
-    assert payloads(reader) == [b"gone"]
+    assert reader.payloads() == [b"gone"]
     remove_crowd(world.broker.node.router)
     compare(world)
 
@@ -166,7 +162,7 @@ async def test_a_restart_publishes_wills_in_steps_and_before_anybody_connects(wo
     await world.restart()
     reader = await world.connect("r", present=True)
     await world.go(1)
-    assert payloads(reader) == [b"gone"]
+    assert reader.payloads() == [b"gone"]
     await check_promises(world)
 
 
@@ -192,7 +188,7 @@ async def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
 
     monkeypatch.setattr(NodeContext, "emit", noted)
     assert await largest_step(lambda: ended, world.start(), monkeypatch) == LIMIT // 2
-    ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+    ends = world.disk.events(SessionClosed)
     # Those without a will come first, each group in its order.
     assert [one.session for one in ends] == [
         *(f"c{number}" for number in range(0, MANY, 2)),
@@ -226,7 +222,7 @@ def test_messages_from_nats_are_matched_in_steps_and_keep_their_order(
                 nats.publish(Got(f"in.{'ab'[number % 2]}", "", b"", b"%d" % number))
             await world.go(5)
             assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
-            assert payloads(reader) == [b"%d" % number for number in range(200)]
+            assert reader.payloads() == [b"%d" % number for number in range(200)]
             await bridge.stop()
 
     simulate(scenario)
@@ -246,7 +242,7 @@ def test_messages_of_other_brokers_are_matched_in_steps_and_keep_their_order() -
         writer.send(*(p.publish(f"in/{'ab'[n % 2]}", b"%d" % n) for n in range(200)))
         await there.go(5)
         assert there.broker.kernel.parts - parts >= CROWD // STEP - 1
-        assert payloads(reader) == [b"%d" % number for number in range(200)]
+        assert reader.payloads() == [b"%d" % number for number in range(200)]
         for world in worlds:
             await world.crash()
 
@@ -271,7 +267,7 @@ async def test_retained_messages_expire_in_steps(
     assert await largest_step(lambda: len(retained), world.go(8), monkeypatch) == LIMIT
     assert len(retained) == 0
     await world.go(1)
-    events = [one for one in world.disk.events() if isinstance(one, RetainedExpired)]
+    events = world.disk.events(RetainedExpired)
     assert [len(one.topics) for one in events] == [8, 8, 8, 6]
     compare(world)
 
@@ -330,7 +326,7 @@ async def test_subscribers_of_statistics_are_found_and_served_in_steps(
     assert await largest_step(served, world.go(5), monkeypatch) == 2
     assert served() == MANY
     for client in clients:
-        assert len(payloads(client)) == 1
+        assert len(client.payloads()) == 1
 
 
 def test_the_members_of_a_silent_log_are_disconnected_in_steps(
@@ -433,5 +429,5 @@ async def test_messages_before_an_unsubscribe_arrive_in_steps_too(
             p.Unsuback(6),
         ]
         for one in clients[number + 1 :]:
-            assert sorted(payloads(one)) == wanted
-    assert not any(payloads(client) for client in clients)
+            assert sorted(one.payloads()) == wanted
+    assert not any(client.payloads() for client in clients)

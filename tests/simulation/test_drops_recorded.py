@@ -26,7 +26,7 @@ def run(scenario: Callable[[World], Awaitable[None]]) -> None:
 
 
 def drops(world: World) -> list[MessageDropped]:
-    return [event for event in world.disk.events() if isinstance(event, MessageDropped)]
+    return world.disk.events(MessageDropped)
 
 
 @pytest.mark.parametrize("topic_filter", ["t/#", "$share/g/t/#"])

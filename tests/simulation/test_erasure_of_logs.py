@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from harness import packets as p
-from harness.packets import Publish
 
 from actors.exchange import taken_erasures
 from actors.exchange.effect_recorder import EffectRecorder
@@ -79,7 +78,7 @@ class SealedPartition(PartitionWorld):
         return [payload for payloads in found for payload in payloads]
 
     def events(self, kind: type) -> list[Any]:
-        return [event for event in self.disk.events() if isinstance(event, kind)]
+        return self.disk.events(kind)
 
     @property
     def causes(self) -> list[str]:
@@ -116,7 +115,7 @@ async def away(world: SealedPartition) -> str:
 async def received(world: SealedPartition, name: str) -> list[bytes]:
     reader = await world.connect(name)
     await world.go(1)
-    return [packet.payload for packet in reader.take() if isinstance(packet, Publish)]
+    return reader.payloads()
 
 
 @pytest.mark.parametrize("retain", [False, True])

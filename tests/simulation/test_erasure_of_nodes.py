@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from harness import packets as p
-from harness.packets import Publish
 
 from actors.inspection import erasure
 from actors.inspection.inspector import Refused
@@ -87,7 +86,7 @@ class SealedNodes(NodesWorld):
         return {bytes(payload) for payloads in found for payload in payloads}
 
     def events(self, kind: type) -> list[Any]:
-        return [event for event in self.disk.events() if isinstance(event, kind)]
+        return self.disk.events(kind)
 
     async def replaced(self, leader: SimNode | None) -> None:
         """Wait until another node serves."""
@@ -123,7 +122,7 @@ async def publish(world: SealedNodes, *messages: tuple[str, bytes], retain: bool
 
 async def received(client: SimClient, world: SealedNodes) -> list[bytes]:
     await world.go(1)
-    return [packet.payload for packet in client.take() if isinstance(packet, Publish)]
+    return client.payloads()
 
 
 @pytest.mark.parametrize("killed", [False, True])

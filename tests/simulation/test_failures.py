@@ -64,10 +64,6 @@ def outgoing_for(name: str) -> Callable[[Any, Any], bool]:
     return lambda actor, message: actor.name == name and type(message) is Outgoing
 
 
-def payloads(client: SimClient) -> list[bytes]:
-    return [one.payload for one in client.take() if isinstance(one, Publish)]
-
-
 def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) -> None:
     client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
 
@@ -98,7 +94,7 @@ async def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_l
     assert max(Counter(stopped).values()) <= 10
     assert len(stopped) == kernel.population[Subscription] + 100 == 100
     again = await world.connect("s", present=True)
-    assert payloads(again) == [b"1"]
+    assert again.payloads() == [b"1"]
 
 
 @pytest.mark.parametrize("online", [True, False])
@@ -123,7 +119,7 @@ async def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
     assert trap.sprung == 1
     assert sender.open
     assert sender.take() == [Puback(number) for number in (1, 2, 3, 4)]
-    assert payloads(receiver) == ([b"1"] if online else [])
+    assert receiver.payloads() == ([b"1"] if online else [])
     assert not receiver.open
     again = await world.connect("s", present=True)
     received = [one for one in again.take() if isinstance(one, Publish)]
@@ -132,7 +128,7 @@ async def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
     assert [one.dup for one in received] == [online, False, False, False]
     await world.restart()
     after = await world.connect("s", present=True)
-    assert payloads(after) == [b"1", b"2", b"3", b"4"]
+    assert after.payloads() == [b"1", b"2", b"3", b"4"]
 
 
 @in_world()
@@ -193,8 +189,8 @@ async def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
     world.log.release()
     await world.go(1)
     again = await world.connect("s", present=True)
-    assert payloads(receiver) == []
-    assert payloads(again) == [b"1", b"2", b"3", b"4", b"5"]
+    assert receiver.payloads() == []
+    assert again.payloads() == [b"1", b"2", b"3", b"4", b"5"]
 
 
 @in_world(delay=lambda: 0.01)
@@ -214,7 +210,7 @@ async def test_a_session_is_rebuilt_while_the_log_grows(
             again = SimClient(world)
             again.send(p.connect("s", clean=False))
     assert again is not None
-    assert payloads(again) == [b"1"]
+    assert again.payloads() == [b"1"]
 
 
 @in_world()
@@ -235,7 +231,7 @@ async def test_a_sender_does_not_fail_with_the_session_it_sends_to(
     assert trap.sprung == 1
     assert (sender.open, other.open) == (True, True)
     again = await world.connect("s", present=True)
-    assert sorted(payloads(again)) == [b"1", b"gone"]
+    assert sorted(again.payloads()) == [b"1", b"gone"]
 
 
 @in_world()
@@ -254,7 +250,7 @@ async def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
     assert trap.sprung == 2
     trap.left = 0
     again = await world.connect("s", present=True)
-    assert payloads(again) == [b"1", b"2"]
+    assert again.payloads() == [b"1", b"2"]
     assert sender.take() == [Puback(1), Puback(2)]
 
 
@@ -296,9 +292,9 @@ async def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successo
     client.drop()
     await world.go(2)
     assert trap.sprung == 1
-    assert payloads(watcher) == [b"gone"]
+    assert watcher.payloads() == [b"gone"]
     assert not world.broker.node.state.sessions["s"].connected
-    closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+    closed = world.disk.events(SessionClosed)
     assert [one.session for one in closed] == ["s"]
 
 
@@ -322,12 +318,12 @@ async def test_a_client_whose_packets_make_its_session_fail_is_closed(
     await world.go(1)
     assert not client.open
     assert client.take() == [Puback(1)]
-    assert payloads(watcher) == [b"1", b"gone"]
+    assert watcher.payloads() == [b"1", b"gone"]
     again = await world.connect("s", present=True)
     again.send(p.publish("a", b"2", 1, 2, dup=True))
     await world.go(0.1)
     assert again.take() == [Puback(2)]
-    assert payloads(watcher) == [b"2"]
+    assert watcher.payloads() == [b"2"]
 
 
 @in_world()
@@ -357,7 +353,7 @@ async def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
     await world.go(1)
     assert trap.sprung == 1
     last = await world.connect("s", present=True)
-    assert payloads(last) == [b"1", b"2", b"3", b"4"]
+    assert last.payloads() == [b"1", b"2", b"3", b"4"]
 
 
 @in_world(session_expiry=60.0)
@@ -447,8 +443,8 @@ async def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
     await world.go(1)
     compare(world)
     again = await world.connect("s", present=True)
-    assert payloads(again) == [b"1", b"2", b"3"]
-    assert payloads(receiver) == [b"1"]
+    assert again.payloads() == [b"1", b"2", b"3"]
+    assert receiver.payloads() == [b"1"]
 
 
 # Subscriptions.
@@ -484,7 +480,7 @@ async def test_messages_of_a_failed_subscription_are_recorded_while_its_session_
     assert sender.take()[-1] == Puback(3)
     monkeypatch.setattr(SessionRegistry, "load", load)
     await world.restart()
-    assert payloads(await world.connect("s", present=True)) == [b"1", b"3"]
+    assert (await world.connect("s", present=True)).payloads() == [b"1", b"3"]
     assert not violations(world.disk.decoded())
 
 
@@ -508,7 +504,7 @@ async def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
     publish(sender, 4)
     await world.go(0.1)
     assert (receiver.open, sender.open) == (True, True)
-    received = payloads(receiver)
+    received = receiver.payloads()
     assert [one for one in received if one != b"zero"] == [b"1", b"2", b"3", b"4"]
     assert received.count(b"zero") == 1
 
@@ -580,11 +576,11 @@ async def test_a_connection_that_fails_closes_itself_alone(
     client.send(p.pingreq())
     await world.go(0.1)
     assert (client.open, watcher.open) == (False, True)
-    assert payloads(watcher) == [b"gone"]
+    assert watcher.payloads() == [b"gone"]
     assert len(world.broker.admission.connections) == 1
     publish(watcher, 1)
     await world.go(0.1)
-    assert payloads(await world.connect("s", present=True)) == [b"1"]
+    assert (await world.connect("s", present=True)).payloads() == [b"1"]
 
 
 @in_world()
@@ -625,4 +621,4 @@ async def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild
     monkeypatch.undo()
     await world.restart()
     again = await world.connect("s", present=True)
-    assert payloads(again) == [b"1", b"2"]
+    assert again.payloads() == [b"1", b"2"]

@@ -18,7 +18,7 @@ SECRETS = OPEN + "[[deny]]\nsubscribe = ['secret/#']\n"
 
 
 def applied(world: World) -> list[LimitsApplied]:
-    return [one for one in world.disk.events() if isinstance(one, LimitsApplied)]
+    return world.disk.events(LimitsApplied)
 
 
 @in_world(max_queued_messages=5, session_expiry=60.0)
@@ -72,7 +72,7 @@ async def test_a_subscription_that_is_denied_is_recorded(world: World) -> None:
     await world.go(1)
     (suback,) = (one for one in reader.take() if isinstance(one, p.Suback))
     assert list(suback.codes) == [0x80, 1, 0x80]
-    denied = [one for one in world.disk.events() if isinstance(one, SubscriptionDenied)]
+    denied = world.disk.events(SubscriptionDenied)
     assert denied == [SubscriptionDenied("r", ["secret/a", "$JS/API"], [0x87, 0x8F])]
     await check_promises(world)
 
@@ -85,6 +85,6 @@ async def test_a_full_queue_drops_at_its_limit(world: World) -> None:
     sender = await world.connect("s")
     sender.send(*(p.publish("t", b"%d" % one, 1, one) for one in range(1, 6)))
     await world.go(1)
-    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    drops = world.disk.events(MessageDropped)
     assert [(one.reason, one.count) for one in drops] == [("queue_messages", 3)]
     await check_promises(world)

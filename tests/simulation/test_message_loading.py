@@ -4,17 +4,12 @@ from collections.abc import Iterable
 
 import pytest
 from harness import packets as p
-from harness.packets import Publish
 
 from actors.broker import message_loading
 from eventstore.format.records import Record
 from simulation.world import SimClient, SimLog, World, in_world
 
 RECEIVERS, MESSAGES = 12, 8
-
-
-def payloads(client: SimClient) -> list[bytes]:
-    return [one.payload for one in client.take() if isinstance(one, Publish)]
 
 
 @in_world(message_cache=1)
@@ -50,7 +45,7 @@ async def test_sessions_that_need_messages_at_once_share_bounded_reads(
         receiver.send(p.connect(f"r{number}", clean=False))
     await world.go(5)
     for receiver in receivers:
-        assert payloads(receiver) == sent
+        assert receiver.payloads() == sent
     assert max(sizes) <= 4
     # All sessions need the same messages: the records are not read for each of them.
     assert sum(sizes) < RECEIVERS * MESSAGES / 2

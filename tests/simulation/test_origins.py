@@ -48,12 +48,12 @@ async def bring(
 
 def taken(world: World) -> list[int]:
     """The positions of the messages that were taken."""
-    events = [event for event in world.disk.events() if isinstance(event, OriginTaken)]
+    events = world.disk.events(OriginTaken)
     return [place for event in events for place in from_runs(event.origins)]
 
 
 def published(world: World) -> int:
-    events = [event for event in world.disk.events() if isinstance(event, MessagePublished)]
+    events = world.disk.events(MessagePublished)
     return sum(event.count for event in events if event.session == "bridge")
 
 

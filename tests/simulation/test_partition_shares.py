@@ -372,7 +372,7 @@ async def test_messages_assigned_to_a_log_that_is_down_wait_for_it(
     there.kill()
     publish(from_, *range(1, 11))
     await here.go(1)
-    assigned = [one for one in here.disk.events() if isinstance(one, Assigned)]
+    assigned = here.disk.events(Assigned)
     assert {one.member for one in assigned} == {LOG_SESSION + there.name}
     await here.go(5)  # it is silent
     publish(from_, *range(11, 21))
@@ -410,7 +410,7 @@ async def test_messages_that_no_member_of_a_log_may_read_go_to_another_log(
     publish(from_, 21, topic="a/secret")
     await here.go(1)
     assert numbers(one) == []
-    drops = [one for one in here.disk.events() if isinstance(one, MessageDropped)]
+    drops = here.disk.events(MessageDropped)
     assert [(one.session, one.reason, one.count) for one in drops] == [(share, "not_permitted", 1)]
 
 

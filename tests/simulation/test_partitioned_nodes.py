@@ -29,7 +29,6 @@ from simulation.broken_clusters import (
 from simulation.cluster_chaos import run
 from simulation.faults import Faults
 from simulation.loop import simulate
-from simulation.network import SimClient
 from simulation.partitioned_nodes import LogWorld, make_cluster
 from simulation.partitions import name_in
 from simulation.processes import Process, ProcessLoop
@@ -126,11 +125,6 @@ def in_cluster(scenario: Callable[[LogWorld, LogWorld], Awaitable[None]]) -> Non
     simulate(both, ProcessLoop)
 
 
-def published(client: SimClient) -> list[bytes]:
-    """The payloads of what a client has received since the last time."""
-    return [one.payload for one in client.take() if isinstance(one, p.Publish)]
-
-
 async def away(world: LogWorld) -> Process:
     """Suspend the leader of a log; return its process."""
     assert world.serving is not None
@@ -167,10 +161,10 @@ async def test_qos_0_of_a_replaced_leader_does_not_overtake(
     sender = await there.connect(name_in(worlds, 1))
     sender.send(p.publish("t", b"2"))
     await here.go(1)
-    assert published(reader) == [b"2"]
+    assert reader.payloads() == [b"2"]
     old.resume()
     await here.go(1)
-    assert published(reader) == []
+    assert reader.payloads() == []
     dropped = [world.broker.node.dropped["exchange_replaced"] for world in worlds]
     assert dropped == [int(not waits), 0]
 

@@ -85,7 +85,7 @@ async def test_records_of_a_busy_log_are_taken_together(
     taken = payloads(reader.take())
     assert taken == [b"%d" % number for number in range(len(taken))]
     assert len(taken) >= 20
-    positions = [event for event in there.disk.events() if isinstance(event, Followed)]
+    positions = there.disk.events(Followed)
     assert len(positions) <= count * 0.5, "at this rate a commit_delay has three messages"
 
 

@@ -32,9 +32,7 @@ def run(scenario: Callable[[World], Awaitable[None]], text: str = OPEN) -> None:
 
 def dropped(world: World) -> list[tuple[str, str, int]]:
     return [
-        (event.session, event.reason, event.count)
-        for event in world.disk.events()
-        if isinstance(event, MessageDropped)
+        (event.session, event.reason, event.count) for event in world.disk.events(MessageDropped)
     ]
 
 
@@ -256,9 +254,9 @@ async def test_a_publication_that_closes_its_connection_is_recorded(world: World
     sender = await world.connect("s")
     sender.send(*(p.publish(t, b"x", qos, n) for n, t in ((1, "a"), (2, "locked"))))
     await world.go(1)
-    ends = [one.reason for one in world.disk.events() if isinstance(one, SessionClosed)]
+    ends = [one.reason for one in world.disk.events(SessionClosed)]
     assert ends == ["not_permitted"]
-    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    drops = world.disk.events(MessageDropped)
     assert drops == ([MessageDropped("s", "not_permitted", 1, topics=["locked"])] if qos else [])
     assert world.broker.node.clients.find("s").dropped == {"not_permitted": 1}
     await check_promises(world)
@@ -269,7 +267,7 @@ async def test_a_will_that_is_denied_at_connect_is_recorded(world: World) -> Non
     permit(world, NO_WILLS)
     sender = await world.connect("s", will=p.Will("gone", b"x", 1))
     await world.go(1)
-    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    drops = world.disk.events(MessageDropped)
     assert drops == [MessageDropped("s", "not_permitted", 1, topics=["gone"])]
     sender.transport.drop()
     await world.go(2)
@@ -372,8 +370,8 @@ async def test_a_reload_removes_retained_messages_whose_publisher_lost_its_permi
     left = {topic for topic in node.state.retained.topics() if topic.startswith("s/")}
     assert len(left) == (0 if clears else 300)
     assert len(node.state.retained) == 300 + len(left)
-    acted = [event for event in world.disk.events() if isinstance(event, OperatorActed)]
+    acted = world.disk.events(OperatorActed)
     assert {event.by for event in acted} == ({"clear_denied_retained"} if clears else set())
-    cleared = [event for event in world.disk.events() if isinstance(event, RetainedCleared)]
+    cleared = world.disk.events(RetainedCleared)
     assert sum(len(event.topics) for event in cleared) == 300 - len(left)
     assert all(len(event.topics) <= 64 for event in cleared)

@@ -92,7 +92,7 @@ async def entered(world: World, authenticator: ScriptedMethod, **more: Any) -> C
 
 
 def closed(world: World) -> SessionClosed:
-    return [one for one in world.disk.events() if isinstance(one, SessionClosed)][-1]
+    return world.disk.events(SessionClosed)[-1]
 
 
 @in_world()

@@ -370,7 +370,7 @@ async def test_a_cut_leaves_a_gap_that_is_told(
     await publish(world, sender, [b"4"], 1)
     await world.go(0.2)
     assert got == [b"0", b"1", b"2", b"4"]
-    reached = [event for event in world.disk.events() if isinstance(event, ReplayReached)]
+    reached = world.disk.events(ReplayReached)
     gaps = [event.gap[""] for event in reached if event.gap]
     assert len(gaps) == 1
     assert gaps[0][1] >> 20 in [cut.first - 1 for cut in cuts(world)]

@@ -129,7 +129,7 @@ async def test_what_is_granted_and_refused(here: PartitionWorld, there: Partitio
     suback = next(answer for answer in client.answers() if answer.codes)
     assert list(suback.codes) == [0, 0x8F, 0x8F, 0x8F, 0x8F, 0]
     assert sorted(client.payloads()) == sorted(2 * [b"0", b"1", b"2", b"3"])
-    opened = [event for event in here.disk.events() if isinstance(event, ReplayOpened)]
+    opened = here.disk.events(ReplayOpened)
     assert [set(event.start) for event in opened] == [set(), {"", there.name}]
 
 
@@ -173,7 +173,7 @@ async def test_after_a_kill_nothing_comes_twice_and_a_resumed_client_has_all(
     await here.go(2)
     payloads = [payload for part in parts for payload in part.payloads()]
     assert len(set(payloads)) == len(payloads)
-    reached = [event for event in here.disk.events() if isinstance(event, ReplayReached)]
+    reached = here.disk.events(ReplayReached)
     assert sum(event.sent for event in reached) == len(sent)
     if killed:
         assert sorted(payloads, key=int) == sent
@@ -215,7 +215,7 @@ async def test_it_ends_in_all_logs(
     client = reader(here, own_name(here, there), f"$replay/all..{until}/t/#")
     await here.go(20)
     assert client.payloads() == sent, later
-    reached = [event for event in here.disk.events() if isinstance(event, ReplayReached)]
+    reached = here.disk.events(ReplayReached)
     assert reached[-1].state == "ended"
     assert here.broker.replays.states() == {"ended": 1}
 
@@ -268,7 +268,7 @@ def test_a_part_of_another_log_that_was_cut_off_unread_is_reported() -> None:
         await here.go(2)
         (message,) = second.messages()
         assert message.payload == b"7"
-        reached = [event for event in here.disk.events() if isinstance(event, ReplayReached)]
+        reached = here.disk.events(ReplayReached)
         (gap,) = [event.gap[there.name] for event in reached if there.name in event.gap]
         assert gap[1] >> 20 in [*before, *(cut.first - 1 for cut in cuts(there))]
         assert f"p1:{format_position(gap[0])}.." in user(message)["foldmq-gap"]

@@ -41,10 +41,6 @@ async def traffic(world: World, client: SimClient, messages: int) -> None:
         client.take()
 
 
-def payloads(client: SimClient) -> list[bytes]:
-    return [one.payload for one in client.take() if isinstance(one, p.Publish)]
-
-
 def size(world: World) -> int:
     return sum(map(len, world.disk.records))
 
@@ -75,17 +71,17 @@ async def test_endless_load_needs_bounded_space_and_loses_nothing(world: World) 
     await world.restart()
     compare(world)
     away = await world.connect("away", present=True)
-    assert payloads(away) == [b"first", b"second"]
+    assert away.payloads() == [b"first", b"second"]
     reader = await world.connect("reader", filters=[("#", 1)])
     await world.go(0.1)
-    assert payloads(reader) == [b"retained"]
+    assert reader.payloads() == [b"retained"]
     noisy = await world.connect("noisy", present=True)
     noisy.send(p.pubrel(4))
     await world.go(0.1)
-    assert payloads(reader) == [b"not released"]
+    assert reader.payloads() == [b"not released"]
     reader = await world.connect("reader2", filters=[("later", 1)])
     await world.go(0.1)
-    assert payloads(reader) == [b"not released"]
+    assert reader.payloads() == [b"not released"]
     compare(world)
 
 
@@ -114,7 +110,7 @@ async def test_a_cut_log_is_enough(world: World, lost: str) -> None:
     assert before["not_released"] == after["not_released"]
     assert before["sessions"]["away"] == after["sessions"]["away"]
     away = await world.connect("away", present=True)
-    assert payloads(away) == [b"first"]
+    assert away.payloads() == [b"first"]
 
 
 @in_world(keep=800.0)
@@ -167,16 +163,16 @@ async def test_a_message_is_carried_once_for_all_that_wait_for_it(world: World) 
     noisy = await world.connect("noisy")
     noisy.send(p.publish("old", b"for three", 1, 1))
     await traffic(world, noisy, 500)
-    carried = [one for one in world.disk.events() if isinstance(one, MessagesCarried)]
+    carried = world.disk.events(MessagesCarried)
     assert carried
     assert all(one.count == 1 for one in carried)
     for name in ("a1", "a2", "a3"):
         client = await world.connect(name, present=True)
-        assert payloads(client) == [b"for three"]
+        assert client.payloads() == [b"for three"]
         client.send(p.puback(1))
         await world.go(0.1)
     await traffic(world, noisy, 500)
-    assert not [one for one in world.disk.events() if isinstance(one, MessagesCarried)]
+    assert not world.disk.events(MessagesCarried)
 
 
 @in_world(bounded)
@@ -193,7 +189,7 @@ async def test_a_will_that_was_armed_long_ago_is_still_sent(world: World) -> Non
     await traffic(world, noisy, 400)
     watched.drop()
     await world.go(0.2)
-    assert payloads(reader) == [b"it is gone"]
+    assert reader.payloads() == [b"it is gone"]
 
 
 @in_world(bounded)
@@ -226,7 +222,7 @@ async def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
     assert asked == [world.broker.sessions.find_session("c")]
     world.broker.kernel.restart(asked[0])
     reader = await world.connect("reader", present=True)
-    assert payloads(reader) == [b"it is gone"]
+    assert reader.payloads() == [b"it is gone"]
     reader.send(p.puback(1))
     noisy = await world.connect("noisy")
     while world.broker.node.log.first < 10:
@@ -270,11 +266,11 @@ async def test_a_message_that_moves_during_the_search_is_carried(
     monkeypatch.setattr(Retention, "_yield_time", released_meanwhile)
     while world.broker.node.log.first == 1:
         await traffic(world, noisy, 10)
-    assert payloads(receiver) == [b"first", b"second"]
+    assert receiver.payloads() == [b"first", b"second"]
     receiver.drop()
     await world.go(1)
     again = await world.connect("to", present=True)
-    assert payloads(again) == [b"first", b"second"]
+    assert again.payloads() == [b"first", b"second"]
     compare(world)
 
 
@@ -307,7 +303,7 @@ async def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(
     assert len(spoilt) == 1
     await world.go(5)
     again = await world.connect("away", present=True)
-    assert payloads(again) == [b"first"]
+    assert again.payloads() == [b"first"]
     compare(world)
 
 
@@ -344,7 +340,7 @@ async def test_killed_at_any_step_of_a_checkpoint_or_a_cut(world: World, steps: 
     await world.restart()
     compare(world)
     away = await world.connect("away", present=True)
-    assert payloads(away) == [b"first"]
+    assert away.payloads() == [b"first"]
     assert described(fold(world.disk.decoded()))["retained"][0][1] == b"kept"
 
 

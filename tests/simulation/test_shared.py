@@ -72,7 +72,7 @@ async def test_messages_wait_in_the_group_until_a_member_has_room(world: World) 
     await world.go(0.1)
     assert numbers(one, ack=False) == [1, 2]
     assert numbers(two) == [3, 4]
-    queued = [event for event in world.disk.events() if isinstance(event, Queued)]
+    queued = world.disk.events(Queued)
     assert {event.session for event in queued} == {SHARED}
     rest: list[int] = []
     for _ in range(5):
@@ -110,7 +110,7 @@ async def test_unacknowledged_messages_go_to_others_in_order(world: World) -> No
     one.drop()
     await world.go(0.1)
     assert numbers(two) == [1, 2, 3, 4]
-    returned = [event for event in world.disk.events() if isinstance(event, Returned)]
+    returned = world.disk.events(Returned)
     assert [(event.session, event.filter) for event in returned] == [("m1", SHARED)]
     await world.go(0.1)
     again = await world.connect("m1", present=True)
@@ -195,7 +195,7 @@ async def test_a_group_ends_with_its_last_member_and_can_start_again(world: Worl
     two.send(p.unsubscribe(3, SHARED))
     await world.go(0.1)
     assert SHARED not in world.broker.node.state.sessions
-    ended = [one for one in world.disk.events() if isinstance(one, SessionExpired)]
+    ended = world.disk.events(SessionExpired)
     assert [(event.session, event.reason) for event in ended] == [(SHARED, "no_members")]
     sender = await world.connect("d")
     publish(sender, 1)

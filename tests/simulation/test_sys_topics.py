@@ -122,7 +122,7 @@ async def test_clients_cannot_publish_there(world: World) -> None:
     assert publishes(reader) == []
     late = await world.connect("late", filters=[("$SYS/broker/uptime", 0)])
     assert "lie" not in {one.payload.decode() for one in late.received}  # type: ignore[union-attr]
-    (dropped,) = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    (dropped,) = world.disk.events(MessageDropped)
     assert dropped.reason == "reserved_topic"
 
 

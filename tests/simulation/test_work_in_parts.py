@@ -32,7 +32,7 @@ async def test_a_large_subscribe_is_granted_in_parts_and_answered_once(world: Wo
     (answer,) = client.take()
     assert isinstance(answer, p.Suback)
     assert list(answer.codes) == [1] * len(MANY)
-    granted = [one for one in world.disk.events() if isinstance(one, Subscribed)]
+    granted = world.disk.events(Subscribed)
     assert len(granted) == -(-len(MANY) // subscription_handler._FILTERS_AT_ONCE)
     assert world.broker.kernel.parts - parts >= len(granted) - 1
 
@@ -126,7 +126,7 @@ async def test_a_session_with_many_subscriptions_is_resumed_and_ends(world: Worl
     await world.go(1)
     client = await world.connect("c", present=True)
     await world.go(0.5)
-    found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
+    found = client.payloads()
     assert found == [b"away"]
     assert world.broker.node.router.subscriptions == len(SOME)
     again = await world.connect("c", clean=True, present=False)
@@ -136,7 +136,7 @@ async def test_a_session_with_many_subscriptions_is_resumed_and_ends(world: Worl
     await world.go(0.1)
     writer.send(p.publish("many/5", b"there", 1, 2))
     await world.go(0.5)
-    assert [one.payload for one in again.take() if isinstance(one, p.Publish)] == [b"there"]
+    assert again.payloads() == [b"there"]
 
 
 @in_world()
@@ -157,7 +157,7 @@ async def test_a_session_with_very_many_subscriptions_is_not_frozen_nor_after_a_
     await world.go(1)
     client = await world.connect("c", present=True)
     await world.go(0.5)
-    found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
+    found = client.payloads()
     assert found == [b"away"]
 
 
@@ -507,6 +507,6 @@ async def test_a_deferred_message_may_end_its_session(world: World) -> None:
     await world.go(5)
     assert session.stopped
     assert world.broker.sessions.find_session("c") is None
-    ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+    ends = world.disk.events(SessionClosed)
     assert [one.reason for one in ends] == ["error"]
     assert world.broker.node.router.subscriptions == 0

@@ -68,9 +68,10 @@ class Disk:
             checker.check(record)
         return found
 
-    def events(self) -> list[Event]:
-        """Everything that happened, void turns included."""
-        return [event for record in self.decoded() for _, event in record.events()]
+    def events(self, *kinds: type) -> list[Any]:
+        """Everything that happened, void turns included; or what is of one of these kinds."""
+        events: list[Event] = [event for record in self.decoded() for _, event in record.events()]
+        return [event for event in events if isinstance(event, kinds)] if kinds else events
 
 
 class SimWatermark(Watermark):
