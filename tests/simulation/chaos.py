@@ -36,6 +36,7 @@ from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.loop import VirtualLoop, simulate
 from simulation.network import SimClient
+from simulation.random_runs import DeviceRun
 from simulation.world import World
 
 T_co = TypeVar("T_co", covariant=True)
@@ -71,15 +72,13 @@ def delays_of(seed: int) -> dict[str, Any]:
     }
 
 
-class Chaos:
+class Chaos(DeviceRun):
     """One random run."""
 
     def __init__(self, seed: int, errors: list[str], make_world: type[World] = World) -> None:
+        super().__init__(errors)
         self.seed = seed
-        self.errors = errors
         self.chance = random.Random(seed)
-        self.counts: Counter[str] = Counter()
-        self.trace: list[str] = []
         self.account = Account()
         chance = self.chance
         delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
@@ -304,38 +303,6 @@ class Chaos:
             self.note("connects while no node serves")
             device.connect(self.world)
 
-    def leave(self, device: Device) -> None:
-        if device.connection is not None:
-            self.note("leave")
-            device.connection.leave()
-
-    def drop(self, device: Device) -> None:
-        if device.connection is not None:
-            self.note("drop")
-            device.connection.drop()
-
-    def publish(self, device: Device) -> None:
-        if not device.topics:
-            device = self.chance.choice([one for one in self.devices if one.topics])
-        if device.connection is None:
-            self.connect(device)
-        elif device.connection is not None:
-            device.connection.publish()
-
-    def pay(self, device: Device) -> None:
-        if device.connection is not None:
-            device.connection.pay()
-
-    def subscribe(self, device: Device) -> None:
-        if device.connection is not None and device.pool:
-            self.note("subscribe")
-            device.connection.subscribe()
-
-    def unsubscribe(self, device: Device) -> None:
-        if device.connection is not None and device.pool:
-            self.note("unsubscribe")
-            device.connection.unsubscribe()
-
     def burst(self) -> None:
         """Several packets of several clients come in one wake-up, subscriptions among them."""
         chance = self.burster
@@ -478,10 +445,6 @@ class Chaos:
         world, broker = self.world, self.world.broker
         world.permissions = parse_rules(Path("rules.toml"), permissions)
         broker.reload(broker.node.options, broker.admission.authenticator, world.permissions)
-
-    def note(self, what: str) -> None:
-        self.counts[what] += 1
-        self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
 
     # From the beginning to the end.
 

@@ -3,12 +3,11 @@
 ``python tests/simulation/partition_shares.py --seeds 200`` runs many.
 """
 
-import asyncio
 import itertools
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.network import SimClient
 from simulation.partition_chaos import check_exchange, check_partition
-from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+from simulation.partitions import PartitionWorld, name_in, world_of
+from simulation.random_runs import PartitionsRun
 from simulation.seeds import run_seeds
 from simulation.shared_clients import Member, Sender
 
@@ -67,18 +67,16 @@ class PartitionSender(Sender):
             self.client.send(p.publish(self.topic(payload), payload, qos, self.number))
 
 
-class PartitionShares:
+class PartitionShares(PartitionsRun):
     """One random run of several brokers, with members and senders in each log."""
 
     def __init__(self, seed: int, errors: list[str]) -> None:
-        self.errors = errors
+        super().__init__(errors)
         self.chance = chance = random.Random(f"shares of partitions {seed}")
-        self.counts: Counter[str] = Counter()
-        self.trace: list[str] = []
         delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
         self.faults = Faults(chance, delay=lambda: chance.choice(delays))
         self.rates = chance.choice([0.0, 0.02]), chance.choice([0.0, 0.05])
-        self.worlds: Sequence[Any] = self.make_worlds(
+        self.worlds = self.make_worlds(
             chance.choice([2, 2, 3]),
             lost=chance.choice([0.0, 0.1, 0.9]),
             max_ack_pending=chance.choice([1, 3, 16, 1024]),
@@ -111,10 +109,6 @@ class PartitionShares:
         ]
         self.crashes = chance.choice([0.0, 0.4, 0.8])
 
-    def make_worlds(self, count: int, **options: Any) -> Sequence[Any]:
-        """Return the brokers."""
-        return make_partitions(count, self.faults, **options)
-
     def world(self, one: Member | PartitionSender) -> Any:
         """Return the broker of a client."""
         return world_of(self.worlds, one.name)
@@ -130,7 +124,7 @@ class PartitionShares:
                 self._act()
                 await self.worlds[0].go(self.chance.choice([0.0, 0.001, 0.05, 1.0]))
                 self._handle()
-                self._look()
+                self.look()
             await self._settle()
             await self._check()
         finally:
@@ -138,11 +132,6 @@ class PartitionShares:
                 await world.crash()
         self.counts["acked"] = sum(len(sender.acked) for sender in self.senders)
         return self.counts
-
-    async def start(self) -> None:
-        """Start all brokers."""
-        for world in self.worlds:
-            await world.start_with_retries()
 
     async def _join(self) -> None:
         first = self.members[0]
@@ -157,16 +146,6 @@ class PartitionShares:
     def _handle(self) -> None:
         for one in (*self.members, *self.senders):
             one.handle()
-
-    def _look(self) -> None:
-        for world in self.worlds:
-            if world.problems:
-                raise world.problems[0]
-        assert not self.errors, self.errors[0]
-
-    def note(self, what: str) -> None:
-        self.counts[what] += 1
-        self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
 
     def _act(self) -> None:
         chance = self.chance
@@ -184,7 +163,7 @@ class PartitionShares:
         elif action == "kill" and chance.random() < self.crashes:
             self.kill()
         elif action == "hold":
-            self._hold(chance.choice(self.worlds))
+            self.hold_one()
         elif one.client is not None and one.open:
             if action == "drop":
                 self.note(f"drop {one.name}")
@@ -196,13 +175,6 @@ class PartitionShares:
     def kill(self) -> None:
         """Kill a broker soon, at any step."""
         self.chance.choice(self.worlds).fuse = self.chance.randint(0, 30)
-
-    def _hold(self, world: Any) -> None:
-        if world.up and not world.log.held:
-            self.note("a stream stands still")
-            world.log.hold()
-            still = self.chance.choice([0.01, 0.5, 4.0])
-            asyncio.get_running_loop().call_later(still, world.log.release)
 
     async def repair(self) -> None:
         """Start brokers again, some time after their end."""
@@ -235,7 +207,7 @@ class PartitionShares:
                 member.lazy = 0.0
             await self.worlds[0].go(0.2)
             self._handle()
-            self._look()
+            self.look()
             quiet = 0 if self._unfinished() else quiet + 1
             if count > 60 and quiet > _QUIET:
                 return

@@ -232,7 +232,7 @@ class Replaying(PartitionChaos):
                     client.transport.unstall()
                 observer.take()
             await self.worlds[0].go(1.0)
-        self._look()
+        self.look()
 
     async def _check(self) -> None:
         for number, world in enumerate(self.worlds):
