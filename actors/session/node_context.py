@@ -484,46 +484,16 @@ class Authorizer:
         will, access = connect.will, connection.access
         if will is None or access is None or access.may_publish(will.topic):
             return None
-        self._log_denied("will", connect.client_id, will.topic, connection)
+        self.log_denied("will", connect.client_id, will.topic, connection)
         connect.will = None
         return will.topic
-
-    def authorize_will_on_publish(
-        self, state: SessionState, connection: ClientConnection | None, topic: str
-    ) -> bool:
-        """Return whether a session's will, permitted when it was armed, may still be published.
-
-        The log is the only source about a client that connected before the broker restarted. If
-        permissions do not only come from the permission file, or if pseudonyms or tokens replace
-        names, the will is published unless its topic is denied to all clients.
-        """
-        if connection is not None:
-            access = connection.access
-            return access is None or self._permits_will(access, state, topic, connection)
-        options = self._node.options
-        if not options.users_elsewhere and not self._node.hides_names:
-            access = self.permissions.access(state.user, (), state.session)
-            return self._permits_will(access, state, topic, None)
-        # It is not known whether the will is allowed, only whether it is denied to all clients.
-        if self.permissions.access(None, (), "").forbids(topic):
-            self._log_denied("will", state.session, topic, None)
-            return False
-        return True
-
-    def _permits_will(
-        self, access: TopicAcl, state: SessionState, topic: str, connection: ClientConnection | None
-    ) -> bool:
-        if access.may_publish(topic):
-            return True
-        self._log_denied("will", state.session, topic, connection)
-        return False
 
     def deny_publish(
         self, session: str, connection: ClientConnection, topics: Sequence[bytes], *, recorded: bool
     ) -> None:
         """Count messages that a client may not publish; record that if they would have been."""
         node, count = self._node, len(topics)
-        self._log_denied("publish", session, topics[0].decode(), connection, count)
+        self.log_denied("publish", session, topics[0].decode(), connection, count)
         if recorded:
             node.emit(dropped_unrecorded(session, NOT_PERMITTED, topics))
         node.dropped[NOT_PERMITTED] += count
@@ -547,7 +517,7 @@ class Authorizer:
             return ReasonCode.QUOTA_EXCEEDED
         access = connection.access
         if access is not None and not access.may_subscribe(topic_filter):
-            self._log_denied("subscribe", connection.client_id, topic_filter, connection)
+            self.log_denied("subscribe", connection.client_id, topic_filter, connection)
             return ReasonCode.NOT_AUTHORIZED
         return 0
 
@@ -556,7 +526,7 @@ class Authorizer:
         code = self.refuses(connection, topic_filter)
         access = connection.access
         if not code and access is not None and not access.may_replay(topic_filter):
-            self._log_denied("history", connection.client_id, topic_filter, connection)
+            self.log_denied("history", connection.client_id, topic_filter, connection)
             return ReasonCode.NOT_AUTHORIZED
         return code
 
@@ -585,10 +555,10 @@ class Authorizer:
         """Return whether a message received from NATS may be published."""
         if self.bridge is None or self.bridge.publish[topic]:
             return True
-        self._log_denied("bridge", BRIDGE, topic.decode(), None)
+        self.log_denied("bridge", BRIDGE, topic.decode(), None)
         return False
 
-    def _log_denied(
+    def log_denied(
         self,
         what: str,
         client: str | None,
@@ -596,6 +566,7 @@ class Authorizer:
         connection: ClientConnection | None,
         count: int = 1,
     ) -> None:
+        """Count and log a refusal of an action of a kind."""
         about: dict[str, str | None] = {}
         if connection is not None:
             about["address"] = connection.address

@@ -113,9 +113,7 @@ class SessionWill:
         if will is None or message is None:
             return
         session.emit(WillFired(session.name))
-        if not self._node.permissions.authorize_will_on_publish(
-            session.state, connection, will.topic
-        ):
+        if not self._is_permitted(connection, will.topic):
             self.drop(will.topic, "not_permitted")
             return
         names, is_erased = self._node.names, self._node.is_erased(will.ref, message)
@@ -135,3 +133,22 @@ class SessionWill:
         client_id = session.name if names is None else names.client_of(session.name)
         bridge = session.state.bridge or (session.state.level == 5 and client_id)
         self._publisher.publish_will(batch, bridge=bridge)
+
+    def _is_permitted(self, connection: ClientConnection | None, topic: str) -> bool:
+        """Return whether the will, permitted when it was armed, may still be published.
+
+        The log is the only source about a client that connected before the broker restarted. If
+        permissions do not only come from the permission file, or if pseudonyms or tokens replace
+        names, the will is published unless its topic is denied to all clients.
+        """
+        node, state = self._node, self._session.state
+        permissions = node.permissions.permissions
+        if connection is not None:
+            permitted = connection.access is None or connection.access.may_publish(topic)
+        elif not node.options.users_elsewhere and not node.hides_names:
+            permitted = permissions.access(state.user, (), state.session).may_publish(topic)
+        else:  # it is only known whether it is denied to all clients
+            permitted = not permissions.access(None, (), "").forbids(topic)
+        if not permitted:
+            node.permissions.log_denied("will", state.session, topic, connection)
+        return permitted
