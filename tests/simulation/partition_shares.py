@@ -20,12 +20,11 @@ from harness import packets as p
 from simulation.chaos import delays_of, run_seed
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
-from simulation.network import SimClient
 from simulation.partition_chaos import check_exchange, check_partition
 from simulation.partitions import PartitionWorld, name_in, world_of
 from simulation.random_runs import PartitionsRun
 from simulation.seeds import run_seeds
-from simulation.shared_clients import Member, Sender
+from simulation.shared_clients import Member, Sender, check_received
 
 _STEPS = 100
 _TIMEOUT = 2000
@@ -33,38 +32,13 @@ _TIMEOUT = 2000
 long queue may take thousands in all."""
 _QUIET = 15
 """Looks at which nothing is left: what was just assigned is in no queue until it was taken."""
-_TOPICS = 5
 SHARED = "$share/g/t/#"
 
 
 class PartitionSender(Sender):
     """A client of one of the logs that sends each message until it is acknowledged."""
 
-    def __init__(self, name: str, begin: int) -> None:
-        super().__init__()
-        self.name = name
-        self.begin = begin
-
-    def connect(self, world: Any) -> None:
-        self.client = SimClient(world)
-        self.client.send(p.connect(self.name, clean=False))
-        for pid, (payload, qos, released) in self.pending.items():
-            if released:
-                self.client.send(p.pubrel(pid))
-            else:
-                self.client.send(p.publish(self.topic(payload), payload, qos, pid, dup=True))
-
-    def topic(self, payload: bytes) -> str:
-        return f"t/{int(payload) % _TOPICS}"
-
-    def publish(self, count: int, qos: int) -> None:
-        if self.client is None or not self.client.open:
-            return
-        for _ in range(count):
-            self.number += 1
-            payload = b"%d" % (self.begin + self.number)
-            self.pending[self.number] = payload, qos, False
-            self.client.send(p.publish(self.topic(payload), payload, qos, self.number))
+    at_once = False
 
 
 class PartitionShares(PartitionsRun):
@@ -238,15 +212,7 @@ class PartitionShares(PartitionsRun):
         return left
 
     async def _check(self) -> None:
-        received = Counter(payload for one in self.members for payload in one.received)
-        # A QoS 2 message ends with the session of its member; a clean one may have taken it along.
-        persistent = all(not one.clean for one in self.members)
-        for sender in self.senders:
-            for payload, qos in sender.acked.items():
-                if qos == 1 or persistent:
-                    assert received[payload] >= 1, f"{payload!r} at QoS {qos} was lost"
-                if qos == 2:
-                    assert received[payload] <= 1, f"{payload!r} came {received[payload]} times"
+        check_received(self.members, self.senders)
         for world in self.worlds:
             await world.broker.wait_durable()
             lost = dropped(world.disk).get(SHARED, set())

@@ -14,7 +14,7 @@ from eventstore.format.positions import from_runs
 from protocol.mqtt.origin_properties import Origin, log_property, with_origin
 from simulation.fold import compare
 from simulation.log_cuts import cuts, publish_noise
-from simulation.test_reauthentication import Client5
+from simulation.network import Client5
 from simulation.world import World, in_world
 
 

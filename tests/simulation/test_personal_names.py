@@ -30,10 +30,9 @@ from simulation.checking import acknowledged, check_promises
 from simulation.inspection import ask, change
 from simulation.log_cuts import publish_noise
 from simulation.logins import AcceptingAuthenticator
-from simulation.network import SimClient
+from simulation.network import Client5, SimClient
 from simulation.sealed_disk import without_threads
 from simulation.test_erasure import SealedWorld, events, in_sealed_world, restoring
-from simulation.test_reauthentication import Client5
 
 __all__ = ["without_threads"]
 

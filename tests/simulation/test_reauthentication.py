@@ -16,7 +16,7 @@ from eventstore.format.events import SessionClosed
 from protocol.mqtt.packets import Connect
 from simulation.logins import AcceptingAuthenticator
 from simulation.loop import simulate
-from simulation.network import SimClient
+from simulation.network import Client5
 from simulation.world import World, in_world
 
 METHOD = "TEST"
@@ -51,21 +51,6 @@ class ScriptedMethod(AcceptingAuthenticator):
 
     def holds(self, verdict: Verdict) -> bool:
         return verdict.proof != 0
-
-
-class Client5(SimClient):
-    """Packets of MQTT 5, in and out."""
-
-    def receive(self, data: bytes) -> None:
-        self._partial += data
-        while (found := p.split(self._partial)) is not None:
-            first, body, size = found
-            del self._partial[:size]
-            self.received.append(p5.parse(first, body))  # type: ignore[arg-type]
-
-    def codes(self) -> list[tuple[int, int]]:
-        """Kind and reason code of what was received since the last time."""
-        return [(one.kind, one.code) for one in self.take() if isinstance(one, p5.Answer)]
 
 
 def granted(user: str = "ann", data: bytes | None = None, **about: Any) -> Outcome:

@@ -27,7 +27,8 @@ from eventstore.reading.log_index import LogIndex
 from projections.past.segment_builder import SegmentBuilder
 from simulation.fold import compare
 from simulation.log_cuts import cuts
-from simulation.replaying_clients import Client5, user
+from simulation.network import Client5
+from simulation.replaying_clients import user
 from simulation.stored_world import StoredWorld
 from simulation.world import STREAM, SimClient, World, in_world, simulate
 

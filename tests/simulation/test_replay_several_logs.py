@@ -19,9 +19,9 @@ from eventstore.format.positions import format_position
 from eventstore.format.records import Record
 from simulation.chaos import small_checkpoints
 from simulation.log_cuts import cuts
-from simulation.network import SimClient
+from simulation.network import Client5, SimClient
 from simulation.partitions import PartitionWorld, name_in
-from simulation.replaying_clients import Client5, user
+from simulation.replaying_clients import user
 from simulation.two_logs import two
 from simulation.world import runs
 
