@@ -306,7 +306,7 @@ class Chaos(DeviceRun):
     def burst(self) -> None:
         """Several packets of several clients come in one wake-up, subscriptions among them."""
         chance = self.burster
-        connected = [one for one in self.devices if one.connection is not None]
+        connected = [device for device in self.devices if device.connection is not None]
         for device in chance.sample(connected, min(len(connected), 3)):
             connection = device.connection
             if connection is None:
@@ -463,10 +463,10 @@ class Chaos(DeviceRun):
         await world.crash()
         self.counts += faults.counts
         self.counts += Counter({f"killed {what}": n for what, n in world.killed.items()})
-        self.counts["cuts"] = sum(isinstance(one, LogCut) for one in world.disk.events())
+        self.counts["cuts"] = sum(isinstance(event, LogCut) for event in world.disk.events())
         self.counts["withheld"] = sum(
-            isinstance(one, MessageDropped) and one.reason == "not_permitted"
-            for one in world.disk.events()
+            isinstance(event, MessageDropped) and event.reason == "not_permitted"
+            for event in world.disk.events()
         )
         self.counts["records"] = len(world.disk.stream.history)
         self.counts["messages"] = len(self.account.messages)
@@ -507,7 +507,9 @@ class Chaos(DeviceRun):
             self.look()
             if seconds > 2 and self.settled():
                 return
-        raise AssertionError(f"never settles: {[one for one in self.devices if not settled(one)]}")
+        raise AssertionError(
+            f"never settles: {[device for device in self.devices if not settled(device)]}"
+        )
 
     def look(self) -> None:
         """Stop as soon as a client finds something wrong or the broker reports an error."""
@@ -560,8 +562,10 @@ class Chaos(DeviceRun):
                     break
                 await world.go(1.0)
             await world.go(0.1)
-        packets = [one for one in reader.take() if isinstance(one, p.Publish) and one.retain]
-        kept = {one.topic: one.payload for one in packets}
+        packets = [
+            packet for packet in reader.take() if isinstance(packet, p.Publish) and packet.retain
+        ]
+        kept = {packet.topic: packet.payload for packet in packets}
         assert len(kept) == len(packets), "a topic is retained twice"
         self.account.check_retained(kept)
         reader.send(p.disconnect())
@@ -599,7 +603,7 @@ def check_archived(history: Iterable[Record], *, guarded: bool) -> None:
     for record in history:
         links[record.sequence] = record.link.hex()
         _, whole = turns.take(record)
-        for _, event in (found for part in whole for found in part.events()):
+        for _, event in (event for part in whole for event in part.events()):
             if isinstance(event, LogArchived):
                 assert links[event.through] == event.link
                 through = event.through

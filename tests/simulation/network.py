@@ -319,4 +319,6 @@ class Client5(SimClient):
 
     def codes(self) -> list[tuple[int, int]]:
         """Kind and reason code of what was received since the last time."""
-        return [(one.kind, one.code) for one in self.take() if isinstance(one, p5.Answer)]
+        return [
+            (packet.kind, packet.code) for packet in self.take() if isinstance(packet, p5.Answer)
+        ]

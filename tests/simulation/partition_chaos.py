@@ -169,7 +169,7 @@ class PartitionChaos(DeviceRun, PartitionsRun):
                 await world.crash()
         self.counts["messages"] = len(self.account.messages)
         self.counts.update(
-            {f"killed: {what}": n for one in self.worlds for what, n in one.killed.items()}
+            {f"killed: {what}": n for world in self.worlds for what, n in world.killed.items()}
         )
         return self.counts
 
@@ -227,9 +227,9 @@ class PartitionChaos(DeviceRun, PartitionsRun):
                 return
             receivers = self.account.receivers.values()
             before = got
-            got = sum(len({came.payload for came in one.arrivals}) for one in receivers)
+            got = sum(len({came.payload for came in receiver.arrivals}) for receiver in receivers)
             since = seconds if got > before else since
-            waiting = [one for one in self.devices if not settled(one)]
+            waiting = [device for device in self.devices if not settled(device)]
             assert seconds < since + _TIMEOUT, f"never settles: {waiting}"
 
     async def mend(self) -> None:
@@ -274,10 +274,12 @@ class PartitionChaos(DeviceRun, PartitionsRun):
         for pid, topic in enumerate(self.account.retained, 1):
             reader.send(p.subscribe(pid, (topic, 0)))
             await world.go(self.answer)
-        packets = [one for one in reader.take() if isinstance(one, p.Publish) and one.retain]
+        packets = [
+            packet for packet in reader.take() if isinstance(packet, p.Publish) and packet.retain
+        ]
         reader.send(p.disconnect())
         await world.go(1.0)
-        return {one.topic: one.payload for one in packets}
+        return {packet.topic: packet.payload for packet in packets}
 
 
 def check_partition(world: World) -> None:
@@ -320,7 +322,7 @@ async def check_exchange(worlds: Sequence[Any]) -> None:
         ends = {other: source.last for other, source in logs.items()}
         found = await audit_exchange(name, logs, wrong.append, ends=ends)
         assert not wrong, (name, wrong[:10])
-        assert not any(one.pending for one in found.ends), (name, found)
+        assert not any(end.pending for end in found.ends), (name, found)
 
 
 def run(seed: int) -> Counter[str]:

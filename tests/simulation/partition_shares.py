@@ -185,7 +185,10 @@ class PartitionShares(PartitionsRun):
             quiet = 0 if self._unfinished() else quiet + 1
             if count > 60 and quiet > _QUIET:
                 return
-            before, got = got, len({payload for one in self.members for payload in one.received})
+            before, got = (
+                got,
+                len({payload for member in self.members for payload in member.received}),
+            )
             since = count if got > before else since
             assert count < since + _TIMEOUT, f"never settles: {self._unfinished()}"
 
@@ -199,7 +202,11 @@ class PartitionShares(PartitionsRun):
                 await world.start_with_retries()
 
     def _unfinished(self) -> list[str]:
-        left = [f"{one.name} has unacknowledged messages" for one in self.senders if one.pending]
+        left = [
+            f"{sender.name} has unacknowledged messages"
+            for sender in self.senders
+            if sender.pending
+        ]
         for world in self.worlds:
             exchange = world.broker.exchange
             if exchange is None or any(exchange.behind.values()):

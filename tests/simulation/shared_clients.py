@@ -226,7 +226,9 @@ class Run:
 
     def _unfinished(self) -> bool:
         sessions = self.world.broker.node.state.sessions
-        states = [sessions.peek(name) for name in (_FILTER, *(one.name for one in self.members))]
+        states = [
+            sessions.peek(name) for name in (_FILTER, *(member.name for member in self.members))
+        ]
         return any(
             state.queued or state.inflight or state.releasing
             for state in states
@@ -236,9 +238,9 @@ class Run:
 
 def check_received(members: Sequence[Member], senders: Iterable[Sender]) -> None:
     """Raise AssertionError where an acknowledged message was lost, or came too often."""
-    received = Counter(payload for one in members for payload in one.received)
+    received = Counter(payload for member in members for payload in member.received)
     # A QoS 2 message ends with the session of its member; a clean one may have taken it along.
-    persistent = all(not one.clean for one in members)
+    persistent = all(not member.clean for member in members)
     for payload, qos in (pair for sender in senders for pair in sender.acked.items()):
         if qos == 1 or persistent:
             assert received[payload] >= 1, f"{payload!r} at QoS {qos} was lost"

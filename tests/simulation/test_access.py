@@ -32,7 +32,7 @@ async def answer(
     client = SimClient(world, host=host)
     client.send(p.connect(about.pop("client_id", "c"), **about), *rest)
     await world.go(wait)
-    codes = [one.code for one in client.received if isinstance(one, p.Connack)]
+    codes = [packet.code for packet in client.received if isinstance(packet, p.Connack)]
     return client, codes[0] if codes else None
 
 
@@ -160,13 +160,13 @@ class Late(Listed):
 
 def about(world: World, session: str) -> list[Event]:
     """What the log says of a session."""
-    return [one for one in world.disk.events() if getattr(one, "session", None) == session]
+    return [event for event in world.disk.events() if getattr(event, "session", None) == session]
 
 
 def closed(world: World) -> dict[str, str]:
     """Why the sessions ended, the last time."""
-    ends = (one for one in world.disk.events() if isinstance(one, SessionClosed))
-    return {one.session: one.reason for one in ends}
+    ends = (event for event in world.disk.events() if isinstance(event, SessionClosed))
+    return {end.session: end.reason for end in ends}
 
 
 @in_world()

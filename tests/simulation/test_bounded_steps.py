@@ -190,7 +190,7 @@ async def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
     assert await largest_step(lambda: ended, world.start(), monkeypatch) == LIMIT // 2
     ends = world.disk.events(SessionClosed)
     # Those without a will come first, each group in its order.
-    assert [one.session for one in ends] == [
+    assert [end.session for end in ends] == [
         *(f"c{number}" for number in range(0, MANY, 2)),
         "r",
         *wills,
@@ -268,7 +268,7 @@ async def test_retained_messages_expire_in_steps(
     assert len(retained) == 0
     await world.go(1)
     events = world.disk.events(RetainedExpired)
-    assert [len(one.topics) for one in events] == [8, 8, 8, 6]
+    assert [len(event.topics) for event in events] == [8, 8, 8, 6]
     compare(world)
 
 
@@ -282,7 +282,7 @@ async def test_changed_permissions_are_applied_in_steps(
     connections = [*world.broker.admission.connections]
 
     def denied() -> int:
-        return sum(one.access is not None for one in connections)
+        return sum(connection.access is not None for connection in connections)
 
     permit(world, OPEN + "[[deny]]\nsubscribe = ['t']\n")
     assert denied() == LIMIT
@@ -321,7 +321,7 @@ async def test_subscribers_of_statistics_are_found_and_served_in_steps(
         client.take()
 
     def served() -> int:
-        return sum(any(isinstance(one, p.Publish) for one in c.received) for c in clients)
+        return sum(any(isinstance(packet, p.Publish) for packet in c.received) for c in clients)
 
     assert await largest_step(served, world.go(5), monkeypatch) == 2
     assert served() == MANY
@@ -421,10 +421,10 @@ async def test_messages_before_an_unsubscribe_arrive_in_steps_too(
         await world.go(1)
         wanted = [b"%d%d" % (number, at) for at in range(3)]
         received = client.take()
-        got = [one for one in received if isinstance(one, p.Publish)]
+        got = [packet for packet in received if isinstance(packet, p.Publish)]
         for topic, some in (("t", wanted[::2]), ("u", wanted[1:2])):
-            assert [one.payload for one in got if one.topic == topic] == some
-        assert [one for one in received if isinstance(one, p.Unsuback)] == [
+            assert [packet.payload for packet in got if packet.topic == topic] == some
+        assert [packet for packet in received if isinstance(packet, p.Unsuback)] == [
             p.Unsuback(5),
             p.Unsuback(6),
         ]

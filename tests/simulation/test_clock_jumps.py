@@ -26,7 +26,7 @@ ENDS = (SessionExpired, Expired, RetainedExpired, WillFired)
 
 def ends(world: World) -> Counter[str]:
     """What has expired, and the wills that were published."""
-    return Counter(type(one).__name__ for one in world.disk.events() if isinstance(one, ENDS))
+    return Counter(type(event).__name__ for event in world.disk.events() if isinstance(event, ENDS))
 
 
 class FilledWorld(World):
@@ -72,7 +72,7 @@ def check(world: World) -> None:
     compare(world)
     records = world.disk.decoded()
     assert not violations(records)
-    steady = [one.steady_ms for one in records]
+    steady = [record.steady_ms for record in records]
     assert steady == sorted(steady)
 
 

@@ -284,7 +284,9 @@ def test_a_key_of_several_periods_is_named_once(monkeypatch: pytest.MonkeyPatch)
         await here.go(2)
         for world in (here, there):
             assert SECRET not in world.readable()
-            keys = [key for one in world.events(ErasureRequested) for key in from_runs(one.keys)]
+            keys = [
+                key for event in world.events(ErasureRequested) for key in from_runs(event.keys)
+            ]
             assert sorted(keys) == [*range(1, 9)]
 
     monkeypatch.setattr(erasure, "_KEYS", 3)

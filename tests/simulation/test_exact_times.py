@@ -37,7 +37,7 @@ def broken_rules(before: Callable[[World], object] = lambda _world: None) -> set
             world.log.release()
             await world.go(2)
         assert world.disk.events(SessionExpired)
-        return {one.rule for one in violations(world.disk.decoded())}
+        return {violation.rule for violation in violations(world.disk.decoded())}
 
     return simulate(scenario)
 

@@ -122,10 +122,10 @@ async def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
     assert receiver.payloads() == ([b"1"] if online else [])
     assert not receiver.open
     again = await world.connect("s", present=True)
-    received = [one for one in again.take() if isinstance(one, Publish)]
-    assert [one.payload for one in received] == [b"1", b"2", b"3", b"4"]
-    assert [one.packet_id for one in received] == [1, 2, 3, 4]
-    assert [one.dup for one in received] == [online, False, False, False]
+    received = [packet for packet in again.take() if isinstance(packet, Publish)]
+    assert [packet.payload for packet in received] == [b"1", b"2", b"3", b"4"]
+    assert [packet.packet_id for packet in received] == [1, 2, 3, 4]
+    assert [packet.dup for packet in received] == [online, False, False, False]
     await world.restart()
     after = await world.connect("s", present=True)
     assert after.payloads() == [b"1", b"2", b"3", b"4"]
@@ -151,7 +151,7 @@ async def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
     assert sender.take() == [Puback(1), Puback(2)]
     received = again.take()
     assert received[:1] == [p.Connack(0, session_present=True)]
-    assert [one.payload for one in received if isinstance(one, Publish)] == [b"1", b"2"]
+    assert [packet.payload for packet in received if isinstance(packet, Publish)] == [b"1", b"2"]
 
 
 @in_world()
@@ -404,7 +404,7 @@ async def test_deliveries_recorded_for_a_failed_session_overtake_nothing(
     await world.go(1)
     again = await world.connect("s", present=True)
     got = await acknowledged(world, again)
-    assert [int(one) for one in got if int(one) < 10] == [1, 2, 3, 4, 5]
+    assert [int(packet) for packet in got if int(packet) < 10] == [1, 2, 3, 4, 5]
     compare(world)
     assert not violations(world.disk.decoded())
 
@@ -505,7 +505,7 @@ async def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
     await world.go(0.1)
     assert (receiver.open, sender.open) == (True, True)
     received = receiver.payloads()
-    assert [one for one in received if one != b"zero"] == [b"1", b"2", b"3", b"4"]
+    assert [packet for packet in received if packet != b"zero"] == [b"1", b"2", b"3", b"4"]
     assert received.count(b"zero") == 1
 
 
@@ -532,7 +532,7 @@ async def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
     await world.go(1)
     answer, *got = receiver.take()
     assert answer == Suback(9, (qos,))
-    assert [one.qos for one in got if isinstance(one, p.Publish)] == [qos]
+    assert [packet.qos for packet in got if isinstance(packet, p.Publish)] == [qos]
     assert receiver.open
     assert world.broker.sessions.find_session("s") is session
     (subscriber,) = world.broker.node.router.subscribers("s")
@@ -553,7 +553,7 @@ async def test_a_subscription_that_fails_on_retained_messages_sends_them_all_the
     receiver = await world.connect("s")
     receiver.send(p.subscribe(3, ("a", 1)))
     await world.go(0.1)
-    publishes = [one for one in receiver.take() if isinstance(one, Publish)]
+    publishes = [packet for packet in receiver.take() if isinstance(packet, Publish)]
     assert publishes == [Publish("a", b"kept", 1, 1, retain=True)]
 
 

@@ -13,7 +13,7 @@ MESSAGES = [p.publish("t", b"%d" % n + bytes(400), 0) for n in range(1000)]
 
 
 def numbers(client: SimClient) -> list[int]:
-    found = [one for one in client.received if isinstance(one, Publish)]
+    found = [packet for packet in client.received if isinstance(packet, Publish)]
     return [int(one.payload.rstrip(b"\0")) for one in found]
 
 
@@ -140,4 +140,4 @@ async def test_the_answer_to_a_ping_overtakes_nothing_that_came_before(world: Wo
     client.send(p.publish("t", b"1", 0))
     client.send(p.pingreq())
     await world.go(1)
-    assert [type(one) for one in client.received] == [Publish, Pingresp]
+    assert [type(packet) for packet in client.received] == [Publish, Pingresp]

@@ -150,7 +150,7 @@ def large(size: int = 100_000) -> bytes:
 
 
 def reasons(world: World) -> list[str]:
-    return [one.reason for one in world.disk.events(SessionClosed)]
+    return [event.reason for event in world.disk.events(SessionClosed)]
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")

@@ -70,7 +70,7 @@ async def test_a_subscription_that_is_denied_is_recorded(world: World) -> None:
     reader = await world.connect("r")
     reader.send(p.subscribe(1, ("secret/a", 1), ("open/#", 1), ("$JS/API", 1)))
     await world.go(1)
-    (suback,) = (one for one in reader.take() if isinstance(one, p.Suback))
+    (suback,) = (packet for packet in reader.take() if isinstance(packet, p.Suback))
     assert list(suback.codes) == [0x80, 1, 0x80]
     denied = world.disk.events(SubscriptionDenied)
     assert denied == [SubscriptionDenied("r", ["secret/a", "$JS/API"], [0x87, 0x8F])]
@@ -86,5 +86,5 @@ async def test_a_full_queue_drops_at_its_limit(world: World) -> None:
     sender.send(*(p.publish("t", b"%d" % one, 1, one) for one in range(1, 6)))
     await world.go(1)
     drops = world.disk.events(MessageDropped)
-    assert [(one.reason, one.count) for one in drops] == [("queue_messages", 3)]
+    assert [(drop.reason, drop.count) for drop in drops] == [("queue_messages", 3)]
     await check_promises(world)

@@ -51,7 +51,7 @@ async def test_only_the_publisher_of_a_message_too_large_for_the_log_is_closed(
     )
     await world.go(0.2)
     assert not sender.open
-    acknowledged = [one for one in sender.take() if isinstance(one, p.Puback)]
+    acknowledged = [packet for packet in sender.take() if isinstance(packet, p.Puback)]
     assert acknowledged == [p.Puback(1)]
     got = other.payloads()
     assert got == [b"fits"]
@@ -67,7 +67,9 @@ async def test_unrecorded_messages_have_no_such_limit(world: World) -> None:
     sender.send(p.publish("big", bytes(2 * MIB), 0))
     await world.go(0.2)
     assert sender.open
-    assert [len(one.payload) for one in other.take() if isinstance(one, p.Publish)] == [2 * MIB]
+    assert [len(packet.payload) for packet in other.take() if isinstance(packet, p.Publish)] == [
+        2 * MIB
+    ]
 
 
 @in_world(max_record=MIB // 2)

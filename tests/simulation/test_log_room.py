@@ -57,7 +57,7 @@ class Load:
                 self._client.send(p.publish("noise", bytes(500), 1, self._next))
                 waiting += 1
             await self._world.go(self._pause)
-            done = sum(isinstance(one, p.Puback) for one in self._client.take())
+            done = sum(isinstance(packet, p.Puback) for packet in self._client.take())
             if done:
                 since = loop.time()
             self.longest = max(self.longest, loop.time() - since)
@@ -109,8 +109,8 @@ def test_a_retention_that_is_starved_makes_input_wait(monkeypatch: pytest.Monkey
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    assert [one for one in lines if one["event"].startswith("the log has reached keep_bytes")]
-    assert not [one for one in lines if "sessions and retained" in one["event"]]
+    assert [line for line in lines if line["event"].startswith("the log has reached keep_bytes")]
+    assert not [line for line in lines if "sessions and retained" in line["event"]]
 
 
 def test_no_client_waits_if_cutting_keeps_up() -> None:
@@ -123,7 +123,7 @@ def test_no_client_waits_if_cutting_keeps_up() -> None:
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    assert not [one for one in lines if "keep_bytes" in one["event"]]
+    assert not [line for line in lines if "keep_bytes" in line["event"]]
 
 
 @pytest.mark.parametrize("needed", ["retained", "queued"])
@@ -149,7 +149,7 @@ def test_needed_data_may_exceed_the_limit_and_is_reported(needed: str) -> None:
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    *_, said = [one for one in lines if one["event"].startswith("the log takes more than")]
+    *_, said = [line for line in lines if line["event"].startswith("the log takes more than")]
     assert said["event"].endswith("sessions and retained messages need more than that")
     assert said["retained" if needed == "retained" else "queued"] > BOUND // 2
     assert said["queued" if needed == "retained" else "retained"] < BOUND // 2
@@ -193,7 +193,7 @@ def test_a_blocked_cut_stops_no_client(hold: Any, monkeypatch: pytest.MonkeyPatc
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    assert [one for one in lines if one["event"].startswith("the log grows beyond keep_bytes")]
+    assert [line for line in lines if line["event"].startswith("the log grows beyond keep_bytes")]
 
 
 @in_world(bounded, keep_until_archived=True)
@@ -255,5 +255,5 @@ def test_a_message_too_large_to_be_repeated_stops_no_client(
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    (said,) = [one for one in lines if "cannot be repeated" in one["event"]]
+    (said,) = [line for line in lines if "cannot be repeated" in line["event"]]
     assert said["log_level"] == "error"

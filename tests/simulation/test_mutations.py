@@ -165,7 +165,11 @@ def routes_to_the_lowest_qos(patch: Patch) -> None:
     def lowest(router: Router, topic: str) -> tuple[Any, ...]:
         return tuple(
             min(
-                (one for one in router.subscribers(found.session) if matches(one.filter, topic)),
+                (
+                    subscriber
+                    for subscriber in router.subscribers(found.session)
+                    if matches(subscriber.filter, topic)
+                ),
                 key=lambda one: one.qos,
             )
             for found in match(router, topic)

@@ -34,7 +34,10 @@ class Peer(SimClient):
         """Publish some more, in one piece."""
         numbers = range(self._sent + 1, self._sent + count + 1)
         self.send(
-            *(p.publish(self._topic, b"%d" % one, qos, one if qos else None) for one in numbers)
+            *(
+                p.publish(self._topic, b"%d" % number, qos, number if qos else None)
+                for number in numbers
+            )
         )
         self._sent += count
 

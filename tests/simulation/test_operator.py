@@ -23,7 +23,7 @@ from simulation.world import World, in_world, simulate
 
 
 def events(world: World, *kinds: type) -> list[Any]:
-    return [one for one in world.disk.events() if isinstance(one, kinds)]
+    return [event for event in world.disk.events() if isinstance(event, kinds)]
 
 
 @in_world()
@@ -123,7 +123,7 @@ async def test_retained_messages_are_cleared_for_good(world: World) -> None:
     reader = await world.connect("reader")
     reader.send(p.subscribe(1, ("r/#", 0)))
     await world.go(1)
-    got = [one.topic for one in reader.take() if isinstance(one, Publish)]
+    got = [packet.topic for packet in reader.take() if isinstance(packet, Publish)]
     assert got == topics[2:]
 
 

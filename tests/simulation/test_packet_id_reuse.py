@@ -41,8 +41,8 @@ async def test_another_message_is_taken(world: World, *, crash: bool, at_once: b
     got = reader.payloads()
     assert got == [b"new"]
     events = world.disk.events()
-    (gone,) = [one for one in events if isinstance(one, InboundReplaced)]
-    (released,) = [one for one in events if isinstance(one, Released)]
+    (gone,) = [event for event in events if isinstance(event, InboundReplaced)]
+    (released,) = [event for event in events if isinstance(event, Released)]
     assert from_runs(gone.pids) == [1]
     assert set(from_runs(gone.refs)).isdisjoint(from_runs(released.refs))
     assert audit_plainly("sim", checked_records(world.disk.stream.messages)) == []
@@ -67,7 +67,7 @@ async def test_the_same_message_or_one_with_dup_is_a_repetition(world: World, ag
     assert await came_of(world, client, p.pubrel(1)) == [Pubcomp(1)]
     got = reader.payloads()
     assert got == [b"old"]
-    assert not any(isinstance(one, InboundReplaced) for one in world.disk.events())
+    assert not any(isinstance(event, InboundReplaced) for event in world.disk.events())
 
 
 @pytest.mark.mqtt5("MQTT-4.3.3-10")
@@ -79,4 +79,4 @@ async def test_properties_belong_to_the_content(world: World) -> None:
         sent = publish5("t", b"x", 2, 1, properties=((MESSAGE_EXPIRY, expiry),))
         await came_of(world, client, sent)
     events = world.disk.events()
-    assert sum(isinstance(one, InboundReplaced) for one in events) == 1
+    assert sum(isinstance(event, InboundReplaced) for event in events) == 1

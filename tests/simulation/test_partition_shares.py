@@ -52,7 +52,7 @@ async def member(
     client.send(p.connect(name_in(worlds, number, name), clean=False), p.subscribe(1, (share, qos)))
     for _ in range(100):
         await world.go(0.05)
-        if any(isinstance(one, Suback) for one in client.received):
+        if any(isinstance(packet, Suback) for packet in client.received):
             return client
     raise AssertionError("no SUBACK")
 
@@ -80,7 +80,7 @@ async def test_each_message_goes_to_one_member_of_any_log(
     await here.go(2)
     shares = [numbers(one) for one in members]
     assert sorted(chain(*shares)) == [*range(1, 41)]
-    assert [len(one) for one in shares] == [10, 10, 10, 10]
+    assert [len(share) for share in shares] == [10, 10, 10, 10]
     await here.go(0.5)
 
 
@@ -93,7 +93,7 @@ async def test_no_message_is_missed_after_the_first_suback(
     from_ = await sender(worlds, 0)
     client = SimClient(there)
     client.send(p.connect(name_in(worlds, 1)), p.subscribe(1, (share, 1)))
-    while not any(isinstance(one, Suback) for one in client.received):
+    while not any(isinstance(packet, Suback) for packet in client.received):
         await here.go(0.001)
     client.take()
     publish(from_, 1)
@@ -118,7 +118,7 @@ async def test_the_first_member_waits_for_the_home_but_not_for_ever(
     await here.crash()
     await here.start()
     await here.go(1)
-    assert [type(one) for one in client.take()] == [Suback, p.Pingresp]
+    assert [type(packet) for packet in client.take()] == [Suback, p.Pingresp]
     publish(client, 1)
     await here.go(1)
     assert numbers(client) == [1]
@@ -138,13 +138,13 @@ async def test_a_client_that_leaves_while_waiting_for_the_home_releases_its_sess
     again = SimClient(there)
     again.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
     await there.go(1)
-    assert [type(one) for one in again.take()] == [p.Connack, p.Pingresp]
+    assert [type(packet) for packet in again.take()] == [p.Connack, p.Pingresp]
     taking_over = SimClient(there)
     again.send(p.subscribe(1, (share, 1)))
     await there.go(1)
     taking_over.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
     await there.go(1)
-    assert [type(one) for one in taking_over.take()] == [p.Connack, p.Pingresp]
+    assert [type(packet) for packet in taking_over.take()] == [p.Connack, p.Pingresp]
     await here.crash()
     await here.start()
     await here.go(1)
@@ -197,7 +197,7 @@ async def test_a_topic_stays_with_its_member_whatever_the_log(
                 one.send(p.puback(packet.packet_id))
     assert all(len(some) == 1 for some in owner.values())
     assert len(set(chain(*owner.values()))) >= 4
-    assert all(some == sorted(some) for some in got.values())
+    assert all(packet == sorted(packet) for packet in got.values())
     assert sorted(chain(*got.values())) == [*range(1, 201)]
     await here.go(0.5)
 
@@ -411,7 +411,9 @@ async def test_messages_that_no_member_of_a_log_may_read_go_to_another_log(
     await here.go(1)
     assert numbers(one) == []
     drops = here.disk.events(MessageDropped)
-    assert [(one.session, one.reason, one.count) for one in drops] == [(share, "not_permitted", 1)]
+    assert [(drop.session, drop.reason, drop.count) for drop in drops] == [
+        (share, "not_permitted", 1)
+    ]
 
 
 @runs(two, max_ack_pending=3)
@@ -483,7 +485,7 @@ async def test_messages_too_large_for_the_members_of_a_log_go_to_another_log(
         from_.send(p.publish("a/b", b"." * (100 + number), 1, number))
         await here.go(0.2)
     await here.go(2)
-    found = [len(one.payload) for one in other.take() if isinstance(one, Publish)]
+    found = [len(packet.payload) for packet in other.take() if isinstance(packet, Publish)]
     assert sorted(found) == [101, 102, 103, 104]
 
 

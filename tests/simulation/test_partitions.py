@@ -37,7 +37,7 @@ MAX_SEEDS = 60
 
 
 def payloads(received: list[object]) -> list[bytes]:
-    return [one.payload for one in received if isinstance(one, Publish)]
+    return [packet.payload for packet in received if isinstance(packet, Publish)]
 
 
 @runs(two)
@@ -449,7 +449,9 @@ async def test_a_message_that_expires_before_another_log_takes_it_is_recorded_an
     assert state is not None
     assert state.queued + len(state.inflight) == 1
     assert node.dropped["expired"] == 1
-    (told,) = [one for one in there.disk.events() if isinstance(one, Followed) and one.expired]
+    (told,) = [
+        event for event in there.disk.events() if isinstance(event, Followed) and event.expired
+    ]
     (ref,) = from_runs(told.expired)
     published = here.disk.stream.history[ref >> INDEX_BITS]
     assert ref <= told.through
@@ -503,7 +505,7 @@ async def test_retained_messages_are_those_of_all_logs(
     await here.go(1)
     for number, world in enumerate(worlds):
         reader = await world.connect(name_in(worlds, number, "r"), filters=[("r/#", 1)])
-        found = [one for one in reader.received if isinstance(one, Publish)]
+        found = [packet for packet in reader.received if isinstance(packet, Publish)]
         assert [(one.topic, one.payload, one.retain) for one in found] == [("r/a", b"9", True)]
 
 
@@ -553,7 +555,7 @@ async def test_a_will_and_a_clean_session_reach_the_other_log(
         )
         dying.drop()
         await here.go(1)
-    found = [one for one in reader.take() if isinstance(one, Publish)]
+    found = [packet for packet in reader.take() if isinstance(packet, Publish)]
     assert [(one.topic, one.qos) for one in found] == [("w/0", 0), ("w/1", 1), ("w/2", 2)]
 
 

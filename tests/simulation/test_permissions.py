@@ -102,7 +102,7 @@ async def test_unacknowledged_messages_are_checked_when_they_are_sent_again(
     for number, topic in enumerate(("a/secret", "a/open", "b/secret", "c/x"), 1):
         sender.send(p.publish(topic, b"%d" % number, qos, number), p.pubrel(number))
     await world.go(0.2)
-    sent = [one for one in reader.take() if isinstance(one, p.Publish)]
+    sent = [packet for packet in reader.take() if isinstance(packet, p.Publish)]
     assert len(sent) == 4
     reader.transport.drop()
     await world.go(3)
@@ -112,16 +112,16 @@ async def test_unacknowledged_messages_are_checked_when_they_are_sent_again(
         permit(world, NO_SECRETS_TO_R)
     reader = await world.connect("r", present=True)
     await world.go(0.2)
-    again = [one for one in reader.received if isinstance(one, p.Publish)]
+    again = [packet for packet in reader.received if isinstance(packet, p.Publish)]
     assert [(one.topic, one.dup) for one in again] == [("a/open", True), ("c/x", True)]
     assert world.broker.node.dropped["not_permitted"] == 2
     denied = [sent[0].packet_id, sent[2].packet_id]
     if qos == 1:
-        (ended,) = (one for one in world.disk.events() if isinstance(one, Acked))
+        (ended,) = (event for event in world.disk.events() if isinstance(event, Acked))
         assert (from_runs(ended.pids), from_runs(ended.reasons)) == (denied, [0x98, 0x98])
     else:  # the identifiers are in use until the client has released what it may have
         assert sum(count for _, _, count in dropped(world)) == 2
-        released = [one.packet_id for one in reader.received if isinstance(one, p.Pubrel)]
+        released = [packet.packet_id for packet in reader.received if isinstance(packet, p.Pubrel)]
         assert released == [*world.broker.node.state.sessions["r"].releasing] == denied
 
 
@@ -146,7 +146,7 @@ async def test_a_received_message_is_completed_after_the_permission_is_lost(worl
     sender = await world.connect("s")
     sender.send(p.publish("a/secret", b"x", 2, 1), p.pubrel(1))
     await world.go(0.2)
-    (sent,) = [one for one in reader.take() if isinstance(one, p.Publish)]
+    (sent,) = [packet for packet in reader.take() if isinstance(packet, p.Publish)]
     assert sent.packet_id is not None
     reader.send(p.pubrec(sent.packet_id))
     await world.go(0.2)
@@ -254,7 +254,7 @@ async def test_a_publication_that_closes_its_connection_is_recorded(world: World
     sender = await world.connect("s")
     sender.send(*(p.publish(t, b"x", qos, n) for n, t in ((1, "a"), (2, "locked"))))
     await world.go(1)
-    ends = [one.reason for one in world.disk.events(SessionClosed)]
+    ends = [event.reason for event in world.disk.events(SessionClosed)]
     assert ends == ["not_permitted"]
     drops = world.disk.events(MessageDropped)
     assert drops == ([MessageDropped("s", "not_permitted", 1, topics=["locked"])] if qos else [])

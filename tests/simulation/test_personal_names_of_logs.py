@@ -85,7 +85,7 @@ def readable(world: SealedPartition, *names: str) -> list[str]:
 
 
 def tokens(world: SealedPartition) -> list[str]:
-    return [one.session for one in world.events(SessionOpened) if is_token(one.session)]
+    return [event.session for event in world.events(SessionOpened) if is_token(event.session)]
 
 
 @runs(in_two_named_logs)
@@ -102,7 +102,7 @@ async def test_each_log_has_tokens_that_belong_to_it(
         assert len({*tokens(world)}) == 20
         assert {partition_of(token, 2) for token in tokens(world)} == {number}
         assert not readable(world, ANNA, *names)
-    users = {one.user for world in (here, there) for one in world.events(SessionOpened)}
+    users = {event.user for world in (here, there) for event in world.events(SessionOpened)}
     assert len({user for user in users if user is not None and is_token(user)}) == 2
     for world in (here, there):
         await world.crash()
@@ -288,7 +288,7 @@ async def test_a_kill_at_any_step_loses_no_request(
     assert len(there.broker.node.state.sessions) == 0
     asked = there.events(ErasureRequested)
     assert [one.erasure for one in asked] == [1, 2]
-    assert [one.erasure for one in there.events(Erased)] == [1, 2]
+    assert [event.erasure for event in there.events(Erased)] == [1, 2]
     for request in asked:
         (number,) = request.keys
         key = before[128 + 64 * (number - 1) :][:32]

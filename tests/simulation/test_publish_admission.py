@@ -47,7 +47,7 @@ async def test_messages_before_the_one_that_closes_the_connection_get_their_own_
     assert b"\x00\x02\x99" not in said
     assert b"\x00\x03\x87" not in said
     drops = world.disk.events(MessageDropped)
-    assert [one.reason for one in drops] == ["not_permitted", "payload_format"]
+    assert [drop.reason for drop in drops] == ["not_permitted", "payload_format"]
     await check_promises(world)
 
 

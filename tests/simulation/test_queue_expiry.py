@@ -44,13 +44,13 @@ def test_expired_messages_make_room_in_a_queue(topic_filter: str, cache: int) ->
             for number in range(10, 15):
                 publish(sender, [number])
                 await world.go(0.1)
-            assert len([one for one in sender.take() if isinstance(one, Puback)]) == 14
+            assert len([packet for packet in sender.take() if isinstance(packet, Puback)]) == 14
             events = world.disk.events()
-            assert not [one for one in events if isinstance(one, MessageDropped)]
-            assert len([one for one in events if isinstance(one, Expired)]) == 1
+            assert not [event for event in events if isinstance(event, MessageDropped)]
+            assert len([event for event in events if isinstance(event, Expired)]) == 1
             compare(world)
             back = await world.connect("r", present=True, mqtt5=True)
-            found = [int(one.payload) for one in back.take() if isinstance(one, Publish)]
+            found = [int(packet.payload) for packet in back.take() if isinstance(packet, Publish)]
             assert found == [1, 2, 3, 4, *range(10, 15)]
             back.send(*(p.puback(number) for number in range(1, 10)))
             await world.go(1)

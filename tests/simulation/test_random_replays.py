@@ -19,8 +19,8 @@ def took_effect(world: World) -> list[bytes]:
     """The payloads on t/#, from the whole log, in the order of their effect."""
     return [
         payload
-        for some in effects(world)
-        for topic, payload in zip(some.topics, some.payloads, strict=True)
+        for effect in effects(world)
+        for topic, payload in zip(effect.topics, effect.payloads, strict=True)
         if topic.startswith(b"t/")
     ]
 

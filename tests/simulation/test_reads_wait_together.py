@@ -127,7 +127,8 @@ async def test_a_turn_that_takes_the_second_read_of_a_client_first_is_found(
     monkeypatch.setattr(Kernel, "_run_gathered", reversed_reads)
     publishers, reader = await at_rate(world, 1000, 1.0)
     assert any(
-        reader.order[f"t/{one.name}"] != sorted(reader.order[f"t/{one.name}"]) for one in publishers
+        reader.order[f"t/{publisher.name}"] != sorted(reader.order[f"t/{publisher.name}"])
+        for publisher in publishers
     )
 
 
@@ -171,7 +172,7 @@ def closed_loops(clients: int, delay: float) -> int:
             for one in publishers:
                 one.publish()
             await world.go(4)
-            found.append(sum(one.done for one in publishers))
+            found.append(sum(publisher.done for publisher in publishers))
 
     simulate(scenario)
     return found[0]
@@ -216,15 +217,15 @@ async def test_a_read_that_waits_is_handled_before_other_input_of_its_client(wor
 async def test_what_waited_for_others_waits_for_the_disk(world: World) -> None:
     publishers, _ = await at_rate(world, 1000, 0.5)
     world.log.hold()
-    done = [one.done for one in publishers]
+    done = [publisher.done for publisher in publishers]
     for number in range(100):
         publishers[number % 20].publish()
         await world.go(0.001)
     await world.go(0.1)
-    assert [one.done for one in publishers] == done
+    assert [publisher.done for publisher in publishers] == done
     world.log.release()
     await world.go(0.1)
-    assert all(one.done == one.sent for one in publishers)
+    assert all(publisher.done == publisher.sent for publisher in publishers)
 
 
 @in_world(delay=lambda: 0.0, commit_delay=0.05)

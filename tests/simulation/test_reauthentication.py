@@ -94,9 +94,9 @@ async def test_permissions_change_with_the_login(world: World) -> None:
         await world.go(0.2)
     client.send(p5.publish("other/x", b"", 1, 1), p5.subscribe(2, ("other/y", 0)))
     await world.go(0.2)
-    answers = [one for one in client.take() if isinstance(one, p5.Answer)]
-    pubacks = [one.code for one in answers if one.kind == p.PUBACK]
-    subacks = [one.codes for one in answers if one.kind == p.SUBACK]
+    answers = [packet for packet in client.take() if isinstance(packet, p5.Answer)]
+    pubacks = [packet.code for packet in answers if packet.kind == p.PUBACK]
+    subacks = [packet.codes for packet in answers if packet.kind == p.SUBACK]
     assert pubacks == [0x87, 0x87, 0, 0x87]
     assert subacks == [(0x87,), (0x87,), (0,), (0x87,)]
     # What was subscribed to meanwhile is not delivered with the permissions of now.
@@ -295,7 +295,7 @@ async def test_a_disconnect_behind_the_decision_and_before_connack_fires_no_will
     client.send(connect(will=p5.Will("gone", qos=1)))
     await world.go(1)
     assert not client.open
-    assert not [one for one in other.take() if isinstance(one, p.Publish)]
+    assert not [packet for packet in other.take() if isinstance(packet, p.Publish)]
     assert closed(world).reason == "disconnect"
 
 

@@ -116,7 +116,7 @@ def test_the_seam(before: int, qos: int, cutting: bool) -> None:
             sender = await world.connect("s")
             got: list[bytes] = []
             task = asyncio.create_task(publish(world, sender, numbers(24), qos))
-            while len([one for one in sender.received if one]) < before:  # noqa: ASYNC110
+            while len([packet for packet in sender.received if packet]) < before:  # noqa: ASYNC110
                 await asyncio.sleep(0.0002)
             reader(world, got, {}, (FILTER, qos))
             await task
@@ -257,7 +257,7 @@ async def test_a_client_that_does_not_read(world: World) -> None:
     await world.go(0.1)
     client.transport.stall()
     await publish(world, sender, numbers(400), 1)
-    assert len([one for one in other.take() if isinstance(one, Publish)]) == 400
+    assert len([packet for packet in other.take() if isinstance(packet, Publish)]) == 400
     gated = len(client.transport.buffer)
     assert gated < 20_000, "all of it is written to a client that does not read"
     client.transport.unstall()
@@ -286,13 +286,13 @@ async def test_unsubscribe_with_messages_in_flight(world: World) -> None:
     await publish(world, sender, numbers(3), 1)
     client = await world.connect("r", filters=[(FILTER, 1)])
     await world.go(0.1)
-    found = [one for one in client.take() if isinstance(one, Publish)] or []
+    found = [packet for packet in client.take() if isinstance(packet, Publish)] or []
     client.send(p.unsubscribe(2, FILTER))
     await world.go(0.1)
     client.send(*(p.puback(one.packet_id or 0) for one in found))
     await publish(world, sender, [b"3"], 1)
     await world.go(0.1)
-    assert not [one for one in client.take() if isinstance(one, Publish)]
+    assert not [packet for packet in client.take() if isinstance(packet, Publish)]
     state = world.broker.node.state.sessions.live["r"]
     assert not state.subscriptions
     check_log(world)
@@ -412,12 +412,12 @@ async def test_a_cut_below_a_replay_that_stands_still(
     await publish(world, sender, numbers(3), 2)
     stuck = await world.connect("r", filters=[(FILTER, 1)])
     await world.go(0.1)
-    (first,) = [one for one in stuck.received if isinstance(one, Publish)]
+    (first,) = [packet for packet in stuck.received if isinstance(packet, Publish)]
     for number in range(400):
         sender.send(p.publish("noise", bytes(200), 1, number + 1000))
         await world.go(0.05)
         if number % 100 == 50:  # it takes one message while the log is being cut
-            found = [one for one in stuck.take() if isinstance(one, Publish)]
+            found = [packet for packet in stuck.take() if isinstance(packet, Publish)]
             stuck.send(*(p.puback(one.packet_id or 0) for one in found))
     assert world.disk.stream.first > 50
     await world.restart()
@@ -479,7 +479,7 @@ async def test_output_that_waits_for_the_disk_is_bounded(world: World) -> None:
     assert _AT_GATE <= replay.connection.gated < _AT_GATE + 2 * BYTES_AT_ONCE
     world.log.release()
     await world.go(1)
-    assert len([one for one in client.take() if isinstance(one, Publish)]) == 60
+    assert len([packet for packet in client.take() if isinstance(packet, Publish)]) == 60
 
 
 @in_world(bounds=LimitOptions(max_replays=1))

@@ -24,7 +24,7 @@ _RECORD = 3 * PAYLOAD
 def held(world: World) -> int:
     """Bytes of decoded records in memory."""
     replays = world.broker.replays
-    records = {id(one): one for one in replays.reader._records.values()}
+    records = {id(record): record for record in replays.reader._records.values()}
     for replay in replays.connected:
         for log in replay.logs:
             records |= {id(one): one for one in log.ahead}

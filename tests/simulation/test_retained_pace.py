@@ -31,14 +31,16 @@ async def film(world: World, camera: SimClient, count: int, first: int = 1) -> N
 
 
 def recorded(world: World) -> int:
-    return sum(isinstance(one, MessagePublished) and one.retain for one in world.disk.events())
+    return sum(
+        isinstance(event, MessagePublished) and event.retain for event in world.disk.events()
+    )
 
 
 async def newest(world: World, name: str) -> list[bytes]:
     """What a new subscriber gets."""
     client = await world.connect(name, clean=True, filters=[("camera/#", 1)])
     found = client.payloads() or [
-        one.payload for one in client.received if isinstance(one, Publish)
+        packet.payload for packet in client.received if isinstance(packet, Publish)
     ]
     client.drop()
     await world.go(0.1)

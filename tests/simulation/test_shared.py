@@ -36,8 +36,8 @@ async def test_a_batch_is_cut_into_one_piece_for_each_member(world: World, qos: 
     shares = [numbers(member) for member in some]
     assert shares == [[*range(1, 11)], [*range(11, 21)], [*range(21, 31)]]
     events = world.disk.events()
-    assert len([one for one in events if isinstance(one, Assigned)]) == (3 if qos else 0)
-    assert len([one for one in events if isinstance(one, Delivered)]) == (3 if qos else 0)
+    assert len([event for event in events if isinstance(event, Assigned)]) == (3 if qos else 0)
+    assert len([event for event in events if isinstance(event, Delivered)]) == (3 if qos else 0)
     await world.go(0.1)
     prove(world)
 
@@ -334,7 +334,9 @@ async def test_a_topic_stays_with_its_member_if_configured(world: World) -> None
         for at, topic in enumerate(topics):
             publish(sender, turn * 20 + at + 1, topic=topic)
         await world.go(0.1)
-    found = [[one.topic for one in member.take() if isinstance(one, Publish)] for member in some]
+    found = [
+        [packet.topic for packet in member.take() if isinstance(packet, Publish)] for member in some
+    ]
     assert Counter(chain(*found)) == dict.fromkeys(topics, 3)
     assert all(found)
     assert sum(len(set(each)) for each in found) == len(topics)

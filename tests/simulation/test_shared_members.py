@@ -65,9 +65,9 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
             await world.go(0.5)
             shares: list[list[tuple[str, int]]] = []
             for member in some:
-                got = [one for one in member.take() if isinstance(one, Publish)]
-                shares.append([(one.topic, int(one.payload)) for one in got])
-                member.send(*(p.puback(one.packet_id) for one in got if one.packet_id))
+                got = [packet for packet in member.take() if isinstance(packet, Publish)]
+                shares.append([(packet.topic, int(packet.payload)) for packet in got])
+                member.send(*(p.puback(packet.packet_id) for packet in got if packet.packet_id))
             assert sorted(number for _, number in chain(*shares)) == [*range(1, 101)]
             for share in shares[::2]:
                 assert all(topic != "a/secret" for topic, _ in share)
@@ -169,7 +169,7 @@ async def test_a_busy_group_serves_members_in_larger_pieces_and_alike(
         sender.send(*(p.publish("a/x", b"%d" % pid, 1, pid) for pid in pids))
         await world.go(0.005)
         for at, member in enumerate(some):
-            came = [one for one in member.take() if isinstance(one, Publish)]
+            came = [packet for packet in member.take() if isinstance(packet, Publish)]
             got[at] += len(came)
             if begin >= 800 and came:
                 pieces.append(len(came))

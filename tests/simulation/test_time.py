@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def publishes(client: SimClient) -> list[Publish]:
-    return [one for one in client.take() if isinstance(one, Publish)]
+    return [packet for packet in client.take() if isinstance(packet, Publish)]
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")

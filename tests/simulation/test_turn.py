@@ -117,9 +117,9 @@ async def test_a_message_to_many_receivers_is_delivered_in_steps_and_in_order(
     if qos != 2:
         assert fast_path.fan_out.handled - handled >= len(names) // 7
     for client in receivers:
-        got = [one for one in client.take() if isinstance(one, Publish)]
-        assert [one.payload for one in got] == [b"1", b"2", b"3"]
-        assert all(one.qos == qos for one in got)
+        got = [packet for packet in client.take() if isinstance(packet, Publish)]
+        assert [packet.payload for packet in got] == [b"1", b"2", b"3"]
+        assert all(packet.qos == qos for packet in got)
 
 
 @in_world()
@@ -509,4 +509,4 @@ async def test_reads_of_one_client_keep_their_order_when_a_turn_is_split(world: 
     for client in receivers:
         got = client.payloads()
         assert got == [b"x", b"1", b"2", b"3"]
-    assert [one.packet_id for one in sender.take() if isinstance(one, Puback)] == [1, 2, 3]
+    assert [packet.packet_id for packet in sender.take() if isinstance(packet, Puback)] == [1, 2, 3]

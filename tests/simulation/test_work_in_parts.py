@@ -46,7 +46,7 @@ async def test_long_filters_are_granted_and_removed_a_few_at_a_time(world: World
         client.send(packet)
         await world.go(0.5)
         parts.append(world.broker.kernel.parts)
-    assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
+    assert [type(packet) for packet in client.take()] == [p.Suback, p.Unsuback]
     assert world.broker.node.router.subscriptions == 0
     granted, removed = (after - before for before, after in itertools.pairwise(parts))
     assert min(granted, removed) >= len(long) // 2 - 1
@@ -67,7 +67,7 @@ async def test_others_come_between_the_parts_of_one_client(
     # The message was taken meanwhile: it is in the log's next record.
     assert world.broker.node.counters.received[1] == 1
     await world.go(1)
-    assert [type(one) for one in quick.take()] == [p.Puback]
+    assert [type(packet) for packet in quick.take()] == [p.Puback]
     assert world.broker.node.router.subscriptions == len(MANY)
 
 
@@ -82,9 +82,9 @@ async def test_packets_after_a_large_subscribe_wait_for_it(world: World) -> None
     )
     await world.go(1)
     taken = client.take()
-    kinds = [type(one) for one in taken if not isinstance(one, p.Publish)]
+    kinds = [type(packet) for packet in taken if not isinstance(packet, p.Publish)]
     assert kinds == [p.Suback, p.Puback, p.Pingresp, p.Unsuback]
-    assert sum(isinstance(one, p.Publish) for one in taken) == 1
+    assert sum(isinstance(packet, p.Publish) for packet in taken) == 1
     assert not world.broker.sessions.find_session("c").connection.paused  # type: ignore[union-attr]
 
 
@@ -175,9 +175,9 @@ async def test_many_retained_messages_are_replayed_in_order_of_age(world: World)
         await world.go(0.2)
     reader = await world.connect("r", filters=[("r/#", 1)])
     await world.go(2)
-    taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-    assert [one.payload for one in taken] == [b"%d" % n for n in range(count)]
-    assert all(one.retain for one in taken)
+    taken = [packet for packet in reader.take() if isinstance(packet, p.Publish)]
+    assert [packet.payload for packet in taken] == [b"%d" % n for n in range(count)]
+    assert all(packet.retain for packet in taken)
 
 
 class Behind(LoopActor):
@@ -221,8 +221,8 @@ async def test_nothing_is_published_while_many_retained_messages_are_replayed(
     kernel.tell(behind, (writing, Packets(writing.connection, [news])))
     await world.go(1)
     assert bool(turn_slice) or kernel.splits > splits
-    taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-    assert [(one.payload, one.retain) for one in taken] == [
+    taken = [packet for packet in reader.take() if isinstance(packet, p.Publish)]
+    assert [(packet.payload, packet.retain) for packet in taken] == [
         *[(b"old", True)] * count,
         *[(b"new", False)] * 3,
     ]
@@ -243,12 +243,12 @@ async def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
     if qos == 2:
         writer.send(*(p.pubrel(n + 1) for n in range(300)))
         await world.go(1)
-    taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-    assert [one.payload for one in taken] == [b"%d" % n for n in range(300)]
+    taken = [packet for packet in reader.take() if isinstance(packet, p.Publish)]
+    assert [packet.payload for packet in taken] == [b"%d" % n for n in range(300)]
     kind = {0: None, 1: p.Puback, 2: p.Pubcomp}[qos]
     if kind is not None:
-        answers = [one for one in writer.take() if isinstance(one, kind)]
-        assert [one.packet_id for one in answers] == list(range(1, 301))
+        answers = [packet for packet in writer.take() if isinstance(packet, kind)]
+        assert [packet.packet_id for packet in answers] == list(range(1, 301))
 
 
 @in_world()
@@ -270,7 +270,7 @@ async def test_a_burst_waits_for_another_turn_while_a_turn_has_many_deliveries(
     await world.go(1)
     assert world.broker.kernel.parts > parts
     for client in publishers:
-        assert [one.packet_id for one in client.take()] == [1, 2, 3, 4, 5]
+        assert [packet.packet_id for packet in client.take()] == [1, 2, 3, 4, 5]
     for receiver in receivers:
         assert len(receiver.take()) == 20
 
@@ -361,7 +361,7 @@ async def test_a_client_that_waits_for_its_rate_is_no_stranger(
     client.send(b"".join(messages))
     await world.go(12)
     assert world.broker.kernel.parts - parts > 20
-    acknowledged = [one.packet_id for one in client.take() if isinstance(one, p.Puback)]
+    acknowledged = [packet.packet_id for packet in client.take() if isinstance(packet, p.Puback)]
     assert acknowledged == list(range(1, 1001))
 
 
@@ -393,7 +393,7 @@ async def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others
     honest = SimClient(world, host="198.51.100.7")
     honest.send(p.connect("honest"), p.subscribe(8, ("a/b/c/d/e/f/g/h/i/+", 1)))
     await world.go(0.5)
-    (answer,) = (one for one in honest.take() if isinstance(one, p.Suback))
+    (answer,) = (packet for packet in honest.take() if isinstance(packet, p.Suback))
     assert list(answer.codes) == [1]
 
 
@@ -408,7 +408,7 @@ async def test_many_retained_messages_are_replayed_in_several_batches(world: Wor
     client = await world.connect("c")
     client.send(p.subscribe(1, ("r/#", 0)))
     await world.go(5)
-    got = [one.topic for one in client.take() if isinstance(one, p.Publish)]
+    got = [packet.topic for packet in client.take() if isinstance(packet, p.Publish)]
     assert sorted(got) == sorted(f"r/{number}" for number in range(3000))
     (found,) = world.broker.node.router.subscribers("c")
     assert found.actor is not None
@@ -433,18 +433,18 @@ async def test_subscriptions_of_all_sessions_have_a_limit_and_no_owner_takes_all
     other = SimClient(world, host="198.51.100.7")
     other.send(p.connect("other"), p.subscribe(8, *((f"o/{n}", 1) for n in range(12))))
     await world.go(0.5)
-    (answer,) = (one for one in other.take() if isinstance(one, p.Suback))
+    (answer,) = (packet for packet in other.take() if isinstance(packet, p.Suback))
     assert list(answer.codes) == [1] * 10 + [0x80] * 2
     # A filter that it has may be subscribed to again, and room that is made is used.
     other.send(p.subscribe(9, ("o/0", 0)), p.unsubscribe(10, "o/1", "o/2"))
     other.send(p.subscribe(11, ("o/new", 0)))
     await world.go(0.5)
-    codes = [list(one.codes) for one in other.take() if isinstance(one, p.Suback)]
+    codes = [list(packet.codes) for packet in other.take() if isinstance(packet, p.Suback)]
     assert codes == [[0], [0]]
     again = await world.connect("greedy-0", clean=True)
     again.send(p.subscribe(7, ("again", 0)))
     await world.go(0.5)
-    assert [one.codes[0] for one in again.take() if isinstance(one, p.Suback)] == [0]
+    assert [packet.codes[0] for packet in again.take() if isinstance(packet, p.Suback)] == [0]
 
 
 @in_world(bounds=LimitOptions(subscribe_rate=10.0, max_subscriptions=100))
@@ -457,7 +457,7 @@ async def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_su
     await world.go(0.5)
     client.send(p.unsubscribe(2, *(name for name, _ in filters)))
     await world.go(0.5)
-    assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
+    assert [type(packet) for packet in client.take()] == [p.Suback, p.Unsuback]
     connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
     assert connection is not None
     assert connection.paused & ReadPause.WORK
@@ -508,5 +508,5 @@ async def test_a_deferred_message_may_end_its_session(world: World) -> None:
     assert session.stopped
     assert world.broker.sessions.find_session("c") is None
     ends = world.disk.events(SessionClosed)
-    assert [one.reason for one in ends] == ["error"]
+    assert [end.reason for end in ends] == ["error"]
     assert world.broker.node.router.subscriptions == 0

@@ -382,7 +382,7 @@ class World:
             client.send(p.subscribe(9, *wanted))
             await self.go(0.1)
             taken = client.take()
-            client.received = [one for one in taken if not isinstance(one, p.Suback)]
+            client.received = [packet for packet in taken if not isinstance(packet, p.Suback)]
             assert len(client.received) < len(taken)
         return client
 
@@ -409,7 +409,7 @@ def runs(
 
     def decorated(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         parameters = inspect.signature(scenario).parameters.values()
-        worlds = sum(one.kind is not one.KEYWORD_ONLY for one in parameters)
+        worlds = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters)
         return _test_of(scenario, lambda made: run(made, *arguments, **options), worlds)
 
     return decorated
