@@ -64,18 +64,28 @@ def outgoing_for(name: str) -> Callable[[Any, Any], bool]:
     return lambda actor, message: actor.name == name and type(message) is Outgoing
 
 
+@pytest.fixture
+def trap(monkeypatch: pytest.MonkeyPatch) -> FailingMethod:
+    """Makes the session of ``s`` fail on deliveries."""
+    return FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+
+@pytest.fixture
+def subscription_trap(monkeypatch: pytest.MonkeyPatch) -> FailingMethod:
+    """Makes subscriptions fail on every message."""
+    return FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
+
+
 def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) -> None:
     client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
 
 
 @in_world()
 async def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, trap: FailingMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_registry, "_STOPPED_AT_ONCE", 10)
     monkeypatch.setattr(Connection, "_may_settle", lambda one, _data: one.settled)
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     await world.connect("s", filters=[(f"a/{number}", 1) for number in range(100)])
     sender = await world.connect("d")
     kernel, stopped = world.broker.kernel, []
@@ -100,9 +110,8 @@ async def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_l
 @pytest.mark.parametrize("online", [True, False])
 @in_world()
 async def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, online: bool
+    world: World, trap: FailingMethod, *, online: bool
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     handle_packets_one_by_one(world)
     receiver = await world.connect("s", filters=[("a", 1)])
     if not online:
@@ -133,9 +142,8 @@ async def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
 
 @in_world()
 async def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
     trap.left = 1
@@ -156,10 +164,8 @@ async def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
 
 @in_world()
 async def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, trap: FailingMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def broken(_node: Any, _name: str) -> Any:
         raise RuntimeError("cannot be rebuilt")
@@ -176,9 +182,8 @@ async def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
 
 @in_world()
 async def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     receiver = await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
     world.log.hold()
@@ -194,10 +199,7 @@ async def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
 
 
 @in_world(delay=lambda: 0.01)
-async def test_a_session_is_rebuilt_while_the_log_grows(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
+async def test_a_session_is_rebuilt_while_the_log_grows(world: World, trap: FailingMethod) -> None:
     await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
     trap.left = 1
@@ -215,9 +217,8 @@ async def test_a_session_is_rebuilt_while_the_log_grows(
 
 @in_world()
 async def test_a_sender_does_not_fail_with_the_session_it_sends_to(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     receiver = await world.connect("s", filters=[("a", 1), ("w", 1)])
     receiver.send(p.disconnect())
     await world.connect("t", will=p.Will("w", b"gone", 1))
@@ -236,9 +237,8 @@ async def test_a_sender_does_not_fail_with_the_session_it_sends_to(
 
 @in_world()
 async def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
     trap.left = 1000
@@ -358,9 +358,8 @@ async def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
 
 @in_world(session_expiry=60.0)
 async def test_a_rebuilt_offline_session_expires_and_is_frozen(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     receiver = await world.connect("s", filters=[("a", 1)])
     receiver.send(p.disconnect())
     sender = await world.connect("d")
@@ -379,10 +378,9 @@ async def test_a_rebuilt_offline_session_expires_and_is_frozen(
 @pytest.mark.parametrize("killed", [False, True])
 @in_world(max_ack_pending=1)
 async def test_deliveries_recorded_for_a_failed_session_overtake_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, killed: bool
+    world: World, trap: FailingMethod, monkeypatch: pytest.MonkeyPatch, *, killed: bool
 ) -> None:
     """It matches a filter whose queue is not the last one that has messages of its topic."""
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     receiver = await world.connect("s", filters=[("b/x", 2), ("a/x", 2)])
     sender = await world.connect("d")
     publish(sender, 1, 2, topic="b/x")
@@ -452,11 +450,10 @@ async def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
 
 @in_world(message_cache=1)
 async def test_messages_of_a_failed_subscription_are_recorded_while_its_session_loads(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, subscription_trap: FailingMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its publisher is acknowledged in the same turn, and the broker may be killed in the next
     one."""
-    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
     receiver = await world.connect("s", filters=[("a", 1)])
     receiver.send(p.disconnect())
     sender = await world.connect("d")
@@ -472,10 +469,10 @@ async def test_messages_of_a_failed_subscription_are_recorded_while_its_session_
     session = world.broker.sessions.find_session("s")
     assert session is not None
     assert session.loading
-    trap.left = 1
+    subscription_trap.left = 1
     publish(sender, 3)
     await world.go(1)
-    assert trap.sprung == 1
+    assert subscription_trap.sprung == 1
     assert session.loading
     assert sender.take()[-1] == Puback(3)
     monkeypatch.setattr(SessionRegistry, "load", load)
@@ -487,12 +484,11 @@ async def test_messages_of_a_failed_subscription_are_recorded_while_its_session_
 @pytest.mark.parametrize("times", [1, 1000])
 @in_world()
 async def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, times: int
+    world: World, subscription_trap: FailingMethod, times: int
 ) -> None:
-    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
     receiver = await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
-    trap.left = times
+    subscription_trap.left = times
     sender.send(
         p.publish("a", b"1", 1, 1),
         p.publish("x", b"-", 2, 9),
@@ -512,22 +508,21 @@ async def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
 @pytest.mark.parametrize("qos", [0, 1])
 @in_world()
 async def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
-    world: World, monkeypatch: pytest.MonkeyPatch, qos: int
+    world: World, subscription_trap: FailingMethod, qos: int
 ) -> None:
     """The SUBSCRIBE is taken before the session has heard of the failure."""
-    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
     receiver = await world.connect("s", filters=[("a", 1)])
     session = world.broker.sessions.find_session("s")
     assert session is not None
     assert session.connection is not None
     (subscriber,) = world.broker.node.router.subscribers("s")
     assert subscriber.actor is not None
-    trap.left = 1
+    subscription_trap.left = 1
     world.broker.kernel.tell(subscriber.actor, ChangeQos(1))
     again = Packets(session.connection, [Subscribe(9, [("a", qos)])])
     world.broker.kernel.tell(session, again)
     await world.go(1)
-    assert trap.sprung == 1
+    assert subscription_trap.sprung == 1
     publish(await world.connect("d"), 2)
     await world.go(1)
     answer, *got = receiver.take()
@@ -543,13 +538,12 @@ async def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
 @pytest.mark.parametrize("times", [1, 1000])
 @in_world()
 async def test_a_subscription_that_fails_on_retained_messages_sends_them_all_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch, times: int
+    world: World, subscription_trap: FailingMethod, times: int
 ) -> None:
-    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
     sender = await world.connect("d")
     sender.send(p.publish("a", b"kept", 1, 1, retain=True))
     await world.go(0.1)
-    trap.left = times
+    subscription_trap.left = times
     receiver = await world.connect("s")
     receiver.send(p.subscribe(3, ("a", 1)))
     await world.go(0.1)
@@ -601,10 +595,8 @@ async def test_a_connection_that_fails_before_its_connect(
 
 @in_world()
 async def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, trap: FailingMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def unending(*_arguments: object) -> None:
         await asyncio.get_running_loop().create_future()
