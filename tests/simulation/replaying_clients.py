@@ -67,9 +67,9 @@ def took_effect(world: Any) -> dict[Position, tuple[Position, bytes]]:
     With the position of its content, which may have been cut off.
     """
     payloads: dict[Position, tuple[Position, bytes]] = {}
-    for some in effects(world):
-        refs = zip(some.refs, some.payloads, strict=True)
-        rows = zip(some.positions, some.topics, refs, strict=True)
+    for effect in effects(world):
+        refs = zip(effect.refs, effect.payloads, strict=True)
+        rows = zip(effect.positions, effect.topics, refs, strict=True)
         payloads |= {at: ref for at, topic, ref in rows if not topic.startswith(b"$")}
     return payloads
 

@@ -215,11 +215,11 @@ class Run:
         for count in range(3000):
             if count > 60 and not (self.sender.pending or self._unfinished()):
                 break
-            for one in self.members:
-                one.lazy = 0.0
+            for member in self.members:
+                member.lazy = 0.0
                 # What was ignored is acknowledged when it comes again.
-                if count == 20 or not one.open:
-                    one.connect(world)
+                if count == 20 or not member.open:
+                    member.connect(world)
             await world.go(0.2)
             self._handle()
         await world.go(1)

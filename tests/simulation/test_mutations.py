@@ -46,8 +46,8 @@ def acknowledges_what_was_only_sent(patch: Patch) -> None:
     def sent(writer: LogWriter, record: Any) -> None:
         send(writer, record)
         effects, record.effects = record.effects, []
-        for one in effects:
-            writer._journal._release(one)  # type: ignore[union-attr]
+        for effect in effects:
+            writer._journal._release(effect)  # type: ignore[union-attr]
 
     patch.setattr(LogWriter, "send", sent)
 

@@ -99,12 +99,14 @@ def test_order_and_time_with_every_delay(rate: int, delay: float) -> None:
         world = World(lambda: DISK, commit_delay=delay, ack_delay=1.0)
         async with world.running():
             publishers, reader = await at_rate(world, rate, 2.0)
-            for one in publishers:
-                assert one.done == one.sent
+            for publisher in publishers:
+                assert publisher.done == publisher.sent
                 # A record may be on its way when the wait ends.
-                assert one.longest <= delay + 2 * DISK + 2 * TIMER
-                assert reader.order[f"t/{one.name}"] == sorted(reader.order[f"t/{one.name}"])
-                assert len(reader.order[f"t/{one.name}"]) == one.sent
+                assert publisher.longest <= delay + 2 * DISK + 2 * TIMER
+                assert reader.order[f"t/{publisher.name}"] == sorted(
+                    reader.order[f"t/{publisher.name}"]
+                )
+                assert len(reader.order[f"t/{publisher.name}"]) == publisher.sent
             await world.go(1)
             compare(world)
             assert not violations(world.disk.decoded())
