@@ -76,13 +76,13 @@ class MessageLoader:
         """Read some records, and pass the messages in them to the sessions."""
         node = self._node
         requests = self._first()
-        begin, (wanted, parts) = node.state.begin, self._plan(requests)
+        begin, (sequences, parts) = node.state.begin, self._plan(requests)
         records: list[Record] | None = None
         try:
-            if not wanted and any(request.left for request in requests):
+            if not sequences and any(request.left for request in requests):
                 await asyncio.sleep(_UNTIL_DURABLE)
             else:
-                records = await node.log.read_some(wanted) if wanted else []
+                records = await node.log.read_some(sequences) if sequences else []
         except LogUnavailable as error:
             _log.warning(
                 "messages cannot be read",
@@ -123,23 +123,23 @@ class MessageLoader:
 
         Records that are not on disk yet are left for a later step.
         """
-        wanted: set[int] = set()
+        sequences: set[int] = set()
         durable = self._node.journal.durable
         parts: dict[_Request, list[Position]] = {}
         for request in requests:
             chosen: list[Position] = []
             for ref in request.left:
                 carriers = self._node.state.carriers_of(ref >> INDEX_BITS)
-                if not wanted.issuperset(carriers):
+                if not sequences.issuperset(carriers):
                     if max(carriers) > durable:
                         break
-                    if wanted and len(wanted) + len(carriers) > _RECORDS:
+                    if sequences and len(sequences) + len(carriers) > _RECORDS:
                         break
-                    wanted.update(carriers)
+                    sequences.update(carriers)
                 chosen.append(ref)
             if chosen:
                 parts[request] = chosen
-        return wanted, parts
+        return sequences, parts
 
     async def _give(self, parts: dict[_Request, list[Position]], records: Sequence[Record]) -> None:
         """Add to the requests the messages that are in these records."""

@@ -77,11 +77,11 @@ class SessionAdmission:
             connect.client_id = self._admission.known_as(connection.given_id)
             connection.client_id = connect.client_id
         name = connect.client_id
-        given = connection.given_id
-        if _is_reserved(name) or _is_reserved(given):
+        given_id = connection.given_id
+        if _is_reserved(name) or _is_reserved(given_id):
             connection.refuse(ConnectCode.IDENTIFIER_REJECTED, "reserved_client_id")
             return
-        if not self._owns(given if name == MARK else name):  # a token will belong to this log
+        if not self._owns(given_id if name == MARK else name):  # a token will belong to this log
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "other_partition")
             return
         if self._admission.refuses_other_user(connection, name):
@@ -266,19 +266,19 @@ class TakeoverThrottle:
         """
         if not takeover_delay:
             return False
-        known = self._known.pop(name, None) or _Identifier(now)
-        self._known[name] = known
+        identifier = self._known.pop(name, None) or _Identifier(now)
+        self._known[name] = identifier
         if len(self._known) > self._most:
             del self._known[next(iter(self._known))]
         mine, other = network_of(host), network_of(old.host)
-        since = known.disconnected.pop(mine, None)
+        since = identifier.disconnected.pop(mine, None)
         if mine != other:
-            known.add_disconnected(other, now)
+            identifier.add_disconnected(other, now)
         back = since is not None and now - since < 2 * takeover_delay
         if mine != other and not back:
             return False
         fight = mine != other and old.silence < takeover_delay
-        return known.takes(now, takeover_delay, fight=fight)
+        return identifier.takes(now, takeover_delay, fight=fight)
 
 
 class _Identifier:
@@ -303,7 +303,7 @@ class _Identifier:
 
         Returns whether it must wait.
         """
-        left = min(_IN_A_ROW, self._left + (now - self._since) / takeover_delay)
-        self._left = -1.0 if fight else max(-1.0, left - 1)
+        allowance = min(_IN_A_ROW, self._left + (now - self._since) / takeover_delay)
+        self._left = -1.0 if fight else max(-1.0, allowance - 1)
         self._since = now
         return self._left < 0

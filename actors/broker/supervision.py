@@ -94,7 +94,7 @@ def _left(broken: Session, failed: ActorFailed) -> list[Outgoing]:
 async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[Any]) -> None:
     """Rebuild the state and continue with the successor."""
     try:
-        last, state = await _rebuild(node, fresh.name)
+        last_record, state = await _rebuild(node, fresh.name)
     except FoldmqError as error:
         node.fail(error)
         return
@@ -116,7 +116,7 @@ async def replace(node: NodeContext, fresh: Session, failing: Any, others: list[
     else:
         node_state.sessions.discard(fresh.name)
         node.router.remove_session(fresh.name)
-    fresh.end_rebuild(state, last, list(_again(node, fresh, state, failing, others)))
+    fresh.end_rebuild(state, last_record, list(_again(node, fresh, state, failing, others)))
     node.rebuilding.discard(fresh.name)
     node.directory.went_offline(fresh)
 

@@ -123,8 +123,10 @@ class Admission:
         for own in listeners:
             self.listeners[own.name].options = own
         self.limits.change(options.bounds, self._quotas())
-        known = [connection for connection in self.connections if connection.identity is not None]
-        self._node.in_parts(known, _CHANGED_AT_ONCE, self._meter)
+        identified = [
+            connection for connection in self.connections if connection.identity is not None
+        ]
+        self._node.in_parts(identified, _CHANGED_AT_ONCE, self._meter)
 
     def end_revoked(self) -> None:
         """Close connections whose password is no longer valid; call this after a change of users.
@@ -263,9 +265,9 @@ class Admission:
         """Record the number of bytes buffered for an unauthenticated client."""
         self._make_room(self.limits.unauthenticated.holds(connection, connection.host, size))
 
-    def _make_room(self, gone: Iterable[ConnectionCore]) -> None:
+    def _make_room(self, connections: Iterable[ConnectionCore]) -> None:
         now = self._now()
-        for connection in gone:
+        for connection in connections:
             self.limits.refused.add("unauthenticated", now, address=connection.address)
             connection.abort("refused")
 
@@ -284,9 +286,9 @@ class Admission:
         if user in _RESERVED_USERS:
             connection.refuse(ConnectCode.NOT_AUTHORIZED, "reserved_user")
             return False
-        given = connection.given_id
+        given_id = connection.given_id
         shown = connect.client_id
-        if given and limits.flaps((user, given), now, shown, connection.address):
+        if given_id and limits.flaps((user, given_id), now, shown, connection.address):
             connection.refuse(ConnectCode.SERVER_UNAVAILABLE, "flapping")
             return False
         if limits.has_debt(host, self._node.user_in_log(user), now):
@@ -295,7 +297,7 @@ class Admission:
         if not self._gives_token(cast("ClientConnection", connection), USER, user or ""):
             return False
         if self._node.names is not None:  # it may have got a token meanwhile
-            connect.client_id = connection.client_id = self.known_as(given)
+            connect.client_id = connection.client_id = self.known_as(given_id)
         name, user = connect.client_id, self._node.user_in_log(user)
         session: SessionCore | None = self._node.directory.find_session(name)
         old = session.connection if session is not None else None

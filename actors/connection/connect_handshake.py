@@ -103,9 +103,9 @@ class ConnectHandshake:
         verifies = self.authenticating and not self._done
         kept = allowed if verifies else min(connection.kept_waiting, allowed)
         now = connection.now
-        left = self.began + allowed + kept - now
-        if left > 0:
-            self._set_deadline(left)
+        remaining_seconds = self.began + allowed + kept - now
+        if remaining_seconds > 0:
+            self._set_deadline(remaining_seconds)
             return
         limits, reason = self._node.limits, "not_served"
         if not self.authenticating and max(kept, 2 * connection.waited) < allowed:
@@ -249,7 +249,7 @@ class ConnectHandshake:
     def challenged(self) -> None:
         """Accept the next AUTH of the client, to which a challenge was sent."""
         self._connection.resume(ReadPause.LOG)
-        self.feed_kept(done=False)
+        self.feed_kept(is_decided=False)
 
     def concluded(self, outcome: Outcome) -> None:
         """Continue with the CONNECT."""
@@ -257,7 +257,7 @@ class ConnectHandshake:
         if connect is None or login is None:
             return
         if outcome.verdict.accepted:
-            self.feed_kept(done=True)
+            self.feed_kept(is_decided=True)
         elif connect.username is None:
             connect.username = self._node.user_in_log(login.user)  # for the log line
         self.server_final = outcome.data
@@ -272,14 +272,13 @@ class ConnectHandshake:
         connection.count_fault(limit)
         connection.refuse(ConnectCode.NOT_AUTHORIZED, limit)
 
-    def feed_kept(self, *, done: bool) -> None:
+    def feed_kept(self, *, is_decided: bool) -> None:
         """Process the input that was buffered during a login with an Authentication Method.
 
-        ``done``: the login is decided, so that any packet other than DISCONNECT arrived too early
-        [MQTT-3.1.2-30].
+        ``is_decided``: any packet other than DISCONNECT has arrived too early [MQTT-3.1.2-30].
         """
         connection = self._connection
-        self._done, self.authenticating = done, False
+        self._done, self.authenticating = is_decided, False
         early, self._early, self._size = self._early, [], 0
         for part in early:
             if connection.ended:
@@ -292,7 +291,7 @@ class ConnectHandshake:
                 self.begin(part)
         if not self.authenticating and not connection.ended:
             connection.feed_more()
-        self.authenticating = self.authenticating or done
+        self.authenticating = self.authenticating or is_decided
 
     def decided(self, connect: Connect, verdict: Verdict) -> None:
         """Continue with a CONNECT after the verdict on its login."""

@@ -185,7 +185,7 @@ class Connection(InputActor):
         """Take input buffered after the CONNECT during the login."""
         if self.properties is not None and self.properties.authentication_method is not None:
             if self._handshake is not None:
-                self._handshake.feed_kept(done=True)
+                self._handshake.feed_kept(is_decided=True)
                 self._handshake.give_up()
             self._reauthentication = Reauthentication(self._node, self, self._admission)
         handshake, self._handshake = self._handshake, None
@@ -193,8 +193,8 @@ class Connection(InputActor):
         self.resume(ReadPause.CONNECT)
         if handshake is None or throttle is None:
             return
-        early, rest = handshake.early()
-        throttle.prepend(rest)
+        early, unread_bytes = handshake.early()
+        throttle.prepend(unread_bytes)
         throttle.apply_debt()
         for packets in early:
             self._pass_on(packets)
@@ -218,9 +218,9 @@ class Connection(InputActor):
         if inner is None or self.via:
             return None
         self.pause(ReadPause.DRAIN)
-        left = socket.socket(fileno=os.dup(inner.fileno()))
+        duplicate = socket.socket(fileno=os.dup(inner.fileno()))
         self.abort("broker_stopped")
-        return left
+        return duplicate
 
     def _violated(self, error: ProtocolError) -> None:
         """Close after a protocol error, which the decoder found."""

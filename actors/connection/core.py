@@ -535,11 +535,11 @@ class ConnectionCore(LoopActor):
         if self.now < self._expiry_due:
             return  # this timer was set before a re-authentication
         now_ms = self._node.clock.time_ms() - self._jumped_ms
-        left = (self.identity.expires_ms - now_ms) / 1000
-        if left <= 0:
+        remaining_seconds = (self.identity.expires_ms - now_ms) / 1000
+        if remaining_seconds <= 0:
             _log.info("login expired", client=self.client_id, address=self.address)
             self.close_soon("login_expired")
             return
-        wait = min(left, _LONGEST_TIMER)
+        wait = min(remaining_seconds, _LONGEST_TIMER)
         self._expiry_due = self.now + wait
         self.start_timer(self.timers, wait, self._check_expiry)

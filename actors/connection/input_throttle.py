@@ -186,9 +186,9 @@ class InputThrottle:
         connection = self._connection
         if connection.stopped:
             return
-        left = self._read_from - connection.now
-        if left > 0:
-            connection.start_timer(connection.timers, left, self._rate_over)
+        remaining_seconds = self._read_from - connection.now
+        if remaining_seconds > 0:
+            connection.start_timer(connection.timers, remaining_seconds, self._rate_over)
         else:
             connection.resume(ReadPause.RATE)
             self.continue_later()

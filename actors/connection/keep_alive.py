@@ -131,9 +131,9 @@ class KeepAlive:
             self._packet = self._heard = now
         begun = connection.incomplete
         waits = begun or self._transport.get_extra_info("incomplete", default=False)
-        left = (self._heard if waits else self._packet) + self._allowed - now
-        if left > 0:
-            self._start_timer(left)
+        remaining_seconds = (self._heard if waits else self._packet) + self._allowed - now
+        if remaining_seconds > 0:
+            self._start_timer(remaining_seconds)
         elif connection.unhandled:
             self._start_timer(_GRACE)
         else:

@@ -99,9 +99,9 @@ class Reauthentication:
         connection = self._connection
         if self._login is None or connection.ended:
             return
-        left = self._due - connection.now
-        if left > 0:  # this timer belongs to an earlier re-authentication
-            connection.start_timer(connection.timers, left, self._deadline)
+        remaining_seconds = self._due - connection.now
+        if remaining_seconds > 0:  # this timer belongs to an earlier re-authentication
+            connection.start_timer(connection.timers, remaining_seconds, self._deadline)
             return
         if self._login.open:
             self._node.limits.count_fault(connection.host, connection.now)

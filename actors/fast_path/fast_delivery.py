@@ -72,15 +72,15 @@ class TurnDelivery:
             if end == len(targets):
                 self._at, self._target = at + 1, 0
         self._node.router.deliveries += deliveries
-        done = self._at >= len(routes)
-        self._end_step(done=done)
-        return done
+        is_done = self._at >= len(routes)
+        self._end_step(is_done=is_done)
+        return is_done
 
     def _deliver_to(self, at: int, targets: Sequence[Subscriber]) -> None:
         """Deliver a message to some of its receivers."""
         raise NotImplementedError
 
-    def _end_step(self, *, done: bool) -> None:
+    def _end_step(self, *, is_done: bool) -> None:
         """Record and send what was collected in this step."""
         raise NotImplementedError
 
@@ -139,13 +139,13 @@ class FastDelivery(TurnDelivery):
                 if actor is not None or target.qos:
                     self._left.append((target, at))
 
-    def _end_step(self, *, done: bool) -> None:
+    def _end_step(self, *, is_done: bool) -> None:
         self._flush()
         if self._left:
-            for target, left in self._runs():
-                self._pass_on(target, left)
+            for target, numbers in self._runs():
+                self._pass_on(target, numbers)
             self._left.clear()
-        if done:
+        if is_done:
             for target, numbers in self._shared.items():
                 self._pass_on(target, numbers)
 
@@ -217,13 +217,13 @@ class FastDelivery(TurnDelivery):
         Messages that the session published itself are separate: No Local may apply to them.
         """
         runs: list[tuple[Subscriber, list[int]]] = []
-        last: dict[str, tuple[Subscriber, bool, list[int]]] = {}
+        last_runs: dict[str, tuple[Subscriber, bool, list[int]]] = {}
         sessions = self._messages.sessions
         for target, at in self._left:
             own = sessions[at].name == target.session
-            run = last.get(target.session)
+            run = last_runs.get(target.session)
             if run is None or run[0] is not target or run[1] != own:
-                run = last[target.session] = target, own, []
+                run = last_runs[target.session] = target, own, []
                 runs.append((target, run[2]))
             run[2].append(at)
         return runs
@@ -361,8 +361,8 @@ class FastDeliveryQos0(TurnDelivery):
             journal.send_unlogged(connection, packet)
             counters.count_sent(connection, 0, 1, len(packet))
 
-    def _end_step(self, *, done: bool) -> None:
-        if done:
+    def _end_step(self, *, is_done: bool) -> None:
+        if is_done:
             node = self._node
             for (target, v5), numbers in self._shared.items():
                 batch = self._batch_of(numbers, v5=v5)
@@ -406,8 +406,6 @@ class DeliveriesLeft:
 class FanOut(LoopActor):
     """Makes the deliveries that a pass leaves, in the same turn; it may be split between steps."""
 
-    __slots__ = ("_node", "step")
-
     def __init__(self, node: NodeContext) -> None:
         super().__init__()
         self._node = node
@@ -430,19 +428,19 @@ class FanOut(LoopActor):
 
     def hand_over(self, reads: Mapping[Connection, Sequence[bytes]]) -> None:
         """Pass input to the actors of connections, before what waits for them."""
-        for connection, rest in reads.items():
+        for connection, chunks in reads.items():
             if not connection.stopped:
-                self.kernel.tell_first(connection, b"".join(rest))
+                self.kernel.tell_first(connection, b"".join(chunks))
 
 
 def do_deliveries(deliveries: list[TurnDelivery], most: int) -> list[TurnDelivery]:
     """Make up to ``most`` deliveries of each of these; return those that are not finished."""
-    done = 0
+    count = 0
     for delivery in deliveries:
         if not delivery.run(most):
             break
-        done += 1
-    return deliveries[done:]
+        count += 1
+    return deliveries[count:]
 
 
 def fail_turn(node: NodeContext, error: Exception) -> None:

@@ -32,7 +32,13 @@ from actors.fast_path.fast_delivery import (
     do_deliveries,
     fail_turn,
 )
-from actors.fast_path.read_columns import AckColumns, MessageColumns, distinct
+from actors.fast_path.read_columns import (
+    AckColumns,
+    MessageColumns,
+    distinct,
+    notify_observers,
+    notify_observers_qos0,
+)
 from actors.node.read_pause import ReadPause
 from actors.routing.option_semantics import is_retain_as_published
 from actors.routing.routes import Route
@@ -41,7 +47,7 @@ from actors.session.decisions.publish_admission import admits
 from actors.session.interfaces import MessageExchange
 from actors.session.node_context import NodeContext
 from actors.session.session import Session
-from actors.session.session_messages import Batch, Publication, Writable
+from actors.session.session_messages import Writable
 from eventstore.format.positions import Position, to_runs
 from eventstore.format.stored_properties import block_columns, expiries
 from eventstore.format.turn_events import TurnAcked, TurnPublished, TurnReleased
@@ -97,22 +103,6 @@ _ACKED: Final[Mapping[int, Literal["Acked", "Received", "Completed"]]] = {
 class FastPath:
     """Decides on input of clients; one for each broker."""
 
-    __slots__ = (
-        "_acks",
-        "_inbound",
-        "_node",
-        "_passing",
-        "_published",
-        "_released",
-        "_seen",
-        "_size",
-        "_unfinished",
-        "_windowed",
-        "_windows",
-        "delivered_at_once",
-        "fan_out",
-    )
-
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self.fan_out = FanOut(node)
@@ -147,22 +137,22 @@ class FastPath:
         node = self._node
         kernel = node.kernel
         until, count = kernel.clock() + _LONG, 0
-        left: dict[Connection, list[bytes]] = {}
+        unread: dict[Connection, list[bytes]] = {}
         if node.journal.observer is not None or node.draining:
             count = len(reads)
             for connection, data in reads:
-                left.setdefault(connection, []).append(data)
+                unread.setdefault(connection, []).append(data)
         while count < len(reads) and (not count or kernel.clock() < until):
-            count = self._handle_some(reads, count, left)
+            count = self._handle_some(reads, count, unread)
             if self._unfinished:
                 break
         if self._unfinished:
-            for connection in left:
+            for connection in unread:
                 connection.on_read_deferred()
-            kernel.tell(self.fan_out, DeliveriesLeft(self._unfinished, left))
+            kernel.tell(self.fan_out, DeliveriesLeft(self._unfinished, unread))
             self._unfinished = []
         else:
-            self.fan_out.hand_over(left)
+            self.fan_out.hand_over(unread)
         if node.journal.congested:
             for connection, _ in reads[:count]:
                 connection.pause(ReadPause.LOG)
@@ -173,15 +163,15 @@ class FastPath:
         self,
         reads: Sequence[tuple[Connection, bytes]],
         begin: int,
-        left: dict[Connection, list[bytes]],
+        unread: dict[Connection, list[bytes]],
     ) -> int:
         """Handle reads from ``begin`` on; return the number handled, including all before them.
 
-        Input to be passed to the actors of connections is added to ``left``.
+        Input to be passed to the actors of connections is added to ``unread``.
         """
         end = begin
-        rests: list[tuple[Connection, bytes]] = []
-        blocked = set(left)
+        partial_reads: list[tuple[Connection, bytes]] = []
+        blocked = set(unread)
         try:
             while end < len(reads) and self._size < _ENOUGH:
                 connection, data = reads[end]
@@ -199,13 +189,13 @@ class FastPath:
                     at = self._read(connection, session, data)
                 if at < len(data):
                     blocked.add(connection)
-                    rests.append((connection, data[at:] if at else data))
+                    partial_reads.append((connection, data[at:] if at else data))
         except Exception as error:  # noqa: BLE001 - the actors do it, and the one that fails ends
             _log.error("turn not read in columns", exc_info=error)
             self._begin()
-            rests = list(reads[begin:end])
-        for connection, rest in rests:
-            left.setdefault(connection, []).append(rest)
+            partial_reads = list(reads[begin:end])
+        for connection, behind in partial_reads:
+            unread.setdefault(connection, []).append(behind)
         if self._size:
             try:
                 self._carry_out()
@@ -298,9 +288,9 @@ class FastPath:
             return 0
         qos = data[at] >> 1
         name_end = body + 2 + (data[body] << 8 | data[body + 1])
-        rest = name_end + 2 if qos & 3 else name_end
+        payload_at = name_end + 2 if qos & 3 else name_end
         v5 = connection.properties is not None
-        if rest + v5 > stop:
+        if payload_at + v5 > stop:
             return 0
         raw = data[body + 2 : name_end]
         retain = data[at] == _RETAINED_QOS1
@@ -313,10 +303,10 @@ class FastPath:
         block, is_text = b"", False
         if v5:
             # Properties precede the payload.
-            properties = _read_properties(data, rest, stop)
+            properties = _read_properties(data, payload_at, stop)
             if properties is None:
                 return 0
-            rest += 1 + data[rest]
+            payload_at += 1 + data[payload_at]
             block, is_text = properties.block, properties.is_text
         access, inbound, rules = connection.access, session.state.inbound, self._node.publish_rules
         if (qos != _QOS0 and not pid) or not admits(
@@ -327,13 +317,13 @@ class FastPath:
             messages = self._passing
             payload = data if not at and stop == len(data) else data[at:stop]
         elif qos == _QOS1:
-            messages, payload = self._published, data[rest:stop]
+            messages, payload = self._published, data[payload_at:stop]
         else:
             key = session, _PUBLISH_2, pid
             if key in self._seen:
                 return 0
             self._seen.add(key)
-            messages, payload = self._inbound, data[rest:stop]
+            messages, payload = self._inbound, data[payload_at:stop]
         messages.add(connection, session, raw, payload, route, pid, block, retain=retain)
         connection.messages_in += 1
         counters = self._node.counters
@@ -387,8 +377,8 @@ class FastPath:
 
     def _counts_down(self, message: Message) -> bool:
         """Return whether a message has less of its expiry left than it came with."""
-        left = message.expires - self._node.clock.steady_ms() // 1000
-        return left < (expiry_of(message.block) or 0)
+        remaining_seconds = message.expires - self._node.clock.steady_ms() // 1000
+        return remaining_seconds < (expiry_of(message.block) or 0)
 
     # Effects.
 
@@ -592,76 +582,3 @@ def is_bulk(data: bytes) -> bool:
         if most is not None and len(topics) <= most:
             return at <= end
     return False
-
-
-def notify_observers(
-    node: NodeContext,
-    messages: MessageColumns,
-    qos: int,
-    took_effect: Position,
-    *,
-    retain: bool = False,
-) -> None:
-    """Notify the observers of messages of QoS 1 or 2.
-
-    ``took_effect`` is the position of the entry with which the first message takes effect; those of
-    the others follow it. ``retain``: they have RETAIN 1.
-    """
-    sessions, has_blocks = messages.sessions, any(messages.blocks)
-    begin, count = 0, len(sessions)
-    while begin < count:
-        end = _end_of_run(messages, begin)
-        topics, payloads = messages.topics[begin:end], messages.payloads[begin:end]
-        refs = messages.refs[begin:end]
-        blocks = messages.blocks[begin:end] if has_blocks else []
-        expires = messages.expires[begin:end] if messages.expires else ()
-        size = sum(map(len, payloads))
-        batch = Batch(
-            qos,
-            topics,
-            payloads,
-            refs,
-            size=size,
-            publisher=messages.publishers[begin],
-            blocks=blocks,
-            published_retain=retain,
-            expires=expires,
-        )
-        content = StoredMessages(refs[0], topics, payloads, size, blocks, expires, retain)
-        positions = took_effect + begin, took_effect + end - 1
-        node.notify_observers(Publication(sessions[begin].name, batch, content, positions))
-        begin = end
-
-
-def notify_observers_qos0(node: NodeContext, messages: MessageColumns) -> None:
-    """Notify the observers of messages of QoS 0."""
-    begin, count = 0, len(messages.sessions)
-    while begin < count:
-        end = _end_of_run(messages, begin)
-        publisher = messages.publishers[begin]
-        content = Publishes(0)
-        content.topics += messages.topics[begin:end]
-        content.packets += messages.payloads[begin:end]
-        if publisher.properties is not None:
-            content.blocks = messages.blocks[begin:end]
-        batch = Batch(
-            0,
-            content.topics,
-            (),
-            (),
-            packets=content.packets,
-            publisher=publisher,
-            blocks=content.blocks,
-        )
-        session = messages.sessions[begin].name
-        node.notify_observers(Publication(session, batch, content))
-        begin = end
-
-
-def _end_of_run(messages: MessageColumns, begin: int) -> int:
-    """Return the index behind the last consecutive message of the same connection."""
-    publishers = messages.publishers
-    end, publisher = begin + 1, publishers[begin]
-    while end < len(publishers) and publishers[end] is publisher:
-        end += 1
-    return end

@@ -1,15 +1,20 @@
-"""Columns of the PUBLISH and acknowledgement packets read in one turn."""
+"""Columns of the packets read in one turn, and the messages in them as observers get them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 from actors.routing.routes import Route
+from actors.session.session_messages import Batch, Publication
 from eventstore.format.positions import Position
+from eventstore.log.message_store import StoredMessages
+from protocol.mqtt.packets import Publishes
 
 if TYPE_CHECKING:
     from actors.connection.connection import Connection
+    from actors.session.node_context import NodeContext
     from actors.session.session import Session
 
 T = TypeVar("T")
@@ -123,3 +128,70 @@ def distinct(values: Sequence[T]) -> tuple[list[T], list[int]]:
         return list(numbers), []
     number = {value: at for at, value in enumerate(numbers)}
     return list(numbers), list(map(number.__getitem__, values))
+
+
+def notify_observers(
+    node: NodeContext,
+    messages: MessageColumns,
+    qos: int,
+    took_effect: Position,
+    *,
+    retain: bool = False,
+) -> None:
+    """Notify the observers of messages of QoS 1 or 2.
+
+    ``took_effect`` is the position of the entry with which the first message takes effect; those of
+    the others follow it. ``retain``: they have RETAIN 1.
+    """
+    has_blocks = any(messages.blocks)
+    for begin, end in _runs(messages.publishers):
+        topics, payloads = messages.topics[begin:end], messages.payloads[begin:end]
+        refs = messages.refs[begin:end]
+        blocks = messages.blocks[begin:end] if has_blocks else []
+        expires = messages.expires[begin:end] if messages.expires else ()
+        size = sum(map(len, payloads))
+        batch = Batch(
+            qos,
+            topics,
+            payloads,
+            refs,
+            size=size,
+            publisher=messages.publishers[begin],
+            blocks=blocks,
+            published_retain=retain,
+            expires=expires,
+        )
+        content = StoredMessages(refs[0], topics, payloads, size, blocks, expires, retain)
+        positions = took_effect + begin, took_effect + end - 1
+        name = messages.sessions[begin].name
+        node.notify_observers(Publication(name, batch, content, positions))
+
+
+def notify_observers_qos0(node: NodeContext, messages: MessageColumns) -> None:
+    """Notify the observers of messages of QoS 0."""
+    for begin, end in _runs(messages.publishers):
+        publisher = messages.publishers[begin]
+        content = Publishes(0)
+        content.topics += messages.topics[begin:end]
+        content.packets += messages.payloads[begin:end]
+        if publisher.properties is not None:
+            content.blocks = messages.blocks[begin:end]
+        batch = Batch(
+            0,
+            content.topics,
+            (),
+            (),
+            packets=content.packets,
+            publisher=publisher,
+            blocks=content.blocks,
+        )
+        node.notify_observers(Publication(messages.sessions[begin].name, batch, content))
+
+
+def _runs(publishers: Sequence[Connection]) -> Iterator[tuple[int, int]]:
+    """Yield begin and end of the consecutive messages of each connection."""
+    begin = 0
+    for _, run in groupby(publishers, id):
+        end = begin + len([*run])
+        yield begin, end
+        begin = end

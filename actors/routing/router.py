@@ -7,10 +7,10 @@ session gets one copy at that QoS [MQTT-3.3.5-1]. ``actors.routing.routes`` keep
 removed from the index gradually, and match nothing meanwhile.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from typing import NoReturn, Protocol, TypeVar
+from typing import NoReturn, Protocol
 
 from actors.access.rules import TopicAcl
 from actors.limits.bridge_options import REQUESTS
@@ -18,6 +18,7 @@ from actors.routing.option_semantics import ROUTED_OPTIONS, is_no_local
 from actors.routing.routes import NO_RECEIVERS, EnoughMatched, Routes
 from actors.routing.shared_groups import SharedGroups
 from actors.routing.subscriber import SessionEnd, Subscriber, is_shared
+from actors.routing.subscription_quotas import Patterns, SubscriptionQuota
 from actors.routing.topic_match import Receivers, TopicMatch
 from eventstore.format.events import LOG_SESSION
 from projections.state.session import SHARED_PART, SessionState, SubscriptionState
@@ -53,15 +54,11 @@ class Router:
     :meth:`restore`.
     """
 
-    def __init__(
-        self,
-        observer: SubscriptionObserver | None = None,
-        clock: Callable[[], float] = perf_counter,
-    ) -> None:
+    def __init__(self) -> None:
         """Begin empty."""
-        self.clock = clock
+        self.clock: Callable[[], float] = perf_counter
         """A clock in seconds, to measure how long matching takes."""
-        self._observer = observer
+        self._observer: SubscriptionObserver | None = None
         """Notified of each subscription that begins or ends, including those of frozen sessions;
         for requests from NATS (``$nats/request/...``) only while the session is connected."""
         self._index: FilterTrie[Subscriber | str] = FilterTrie()
@@ -329,7 +326,7 @@ class Router:
 
         Many are removed from the index gradually (:meth:`sweep`).
         """
-        gone = [*self._subscribers.pop(session, {}).values()]
+        subscribers = [*self._subscribers.pop(session, {}).values()]
         self.patterns.forget(session)
         self.quota.forget(session)
         end = self._session_ends.pop(session, None)
@@ -337,10 +334,10 @@ class Router:
             end.happened = True
         for match in self._matches.values():
             match.left(session)
-        for subscriber in gone:
+        for subscriber in subscribers:
             self.system.discard(subscriber)
         indexed = []
-        for subscriber in gone:
+        for subscriber in subscribers:
             if subscriber.shared:
                 self.groups.left(subscriber.filter, session)
             else:
@@ -353,7 +350,7 @@ class Router:
             for subscriber in indexed:
                 self._remove(subscriber)
                 self.routes.changed(subscriber.filter)
-        return gone
+        return subscribers
 
     def sweep(self) -> bool:
         """Remove some subscriptions of ended sessions; return whether some are left."""
@@ -412,11 +409,11 @@ class Router:
 
     def restore(self, state: SessionState) -> None:
         """Update the index from a session's state, after recovery or a rebuild."""
-        wanted = {subscription.filter: subscription for subscription in routed(state)}
+        subscriptions = {subscription.filter: subscription for subscription in routed(state)}
         for subscriber in self.subscribers(state.session):
-            if subscriber.filter not in wanted:
+            if subscriber.filter not in subscriptions:
                 self.unsubscribe(state.session, subscriber.filter)
-        for topic_filter, subscription in wanted.items():
+        for topic_filter, subscription in subscriptions.items():
             self.subscribe(
                 state.session, topic_filter, subscription.qos, options=subscription.options
             )
@@ -450,156 +447,3 @@ def _nowhere(_topic: str) -> bool:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-class SubscriptionQuota:
-    """Subscriptions of each owner since the start; earlier subscriptions have no owner."""
-
-    __slots__ = ("_held", "_sessions")
-
-    def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
-        self._sessions: dict[str, tuple[str, int]] = {}
-        """Session -> its owner, and the number of its subscriptions."""
-
-    def allows(self, owner: str, total: int, most: int) -> bool:
-        """Return whether an owner may have one more.
-
-        ``total`` is the number of subscriptions of all sessions, ``most`` their limit (0:
-        unlimited).
-        """
-        return not most or self._held[owner] < most - total
-
-    def begun(self, session: str, owner: str) -> None:
-        """Count a subscription that was granted."""
-        owner, count = self._sessions.get(session, (owner, 0))
-        self._sessions[session] = owner, count + 1
-        self._held[owner] += 1
-
-    def ended(self, session: str) -> None:
-        """Stop counting a subscription; one that was not counted is ignored."""
-        counted = self._sessions.get(session)
-        if counted is not None:
-            owner, count = counted
-            if count > 1:
-                self._sessions[session] = owner, count - 1
-            else:
-                del self._sessions[session]
-            _subtract(self._held, owner, 1)
-
-    def forget(self, session: str) -> None:
-        """Stop counting the subscriptions of a session that ended."""
-        owner, count = self._sessions.pop(session, ("", 0))
-        if count:
-            _subtract(self._held, owner, count)
-
-
-_FEW = 32
-"""Maximum number of wildcards that are located one by one."""
-_DIGITS = bytes.maketrans(b"\0\1", b"01")
-
-
-def pattern_of(topic_filter: str) -> int:
-    """Return the pattern of a topic filter: a bit for each level that is ``+``; 0 for none."""
-    count = topic_filter.count("+")
-    if count <= _FEW:
-        pattern, at = 0, -1
-        for _ in range(count):
-            at = topic_filter.index("+", at + 1)
-            pattern |= 1 << topic_filter.count("/", 0, at)
-        return pattern
-    # Digits, not a sum of bits, whose time is quadratic in the number of levels.
-    levels = reversed(topic_filter.split("/"))
-    return int(bytes(map("+".__eq__, levels)).translate(_DIGITS), 2)
-
-
-class Patterns:
-    """Counts the wildcard patterns of the subscription index; a limit of 0 is unlimited."""
-
-    __slots__ = ("_all", "_brought", "_owners", "_sessions")
-
-    def __init__(self) -> None:
-        self._all: Counter[int] = Counter()
-        """Filters in the index with each pattern; 0: granted, and about to be added."""
-        self._owners: dict[int, str] = {}
-        """Pattern -> the user or address that added it; unknown after a restart."""
-        self._brought: Counter[str] = Counter()
-        """Number of patterns added by each of them."""
-        self._sessions: dict[str, Counter[int]] = {}
-        """Filters with each pattern, of each session that is not frozen."""
-
-    def __len__(self) -> int:
-        """Return the number of different patterns in the index."""
-        return len(self._all)
-
-    def __bool__(self) -> bool:
-        """Return whether it is not empty; a compiled class does not use ``__len__`` for this."""
-        return len(self) > 0
-
-    def added(self, topic_filter: str) -> None:
-        """Count a filter that was added to the index."""
-        if pattern := pattern_of(topic_filter):
-            self._all[pattern] += 1
-
-    def removed(self, topic_filter: str) -> None:
-        """Stop counting a filter that was removed from the index."""
-        if pattern := pattern_of(topic_filter):
-            _subtract(self._all, pattern)
-            if pattern not in self._all and pattern in self._owners:
-                _subtract(self._brought, self._owners.pop(pattern))
-
-    def begun(self, session: str, topic_filter: str) -> None:
-        """Count a filter for a session."""
-        if pattern := pattern_of(topic_filter):
-            self._sessions.setdefault(session, Counter())[pattern] += 1
-
-    def ended(self, session: str, topic_filter: str) -> None:
-        """Stop counting a filter for a session."""
-        patterns = self._sessions.get(session)
-        if patterns is not None and (pattern := pattern_of(topic_filter)):
-            _subtract(patterns, pattern)
-            if not patterns:
-                del self._sessions[session]
-
-    def forget(self, session: str) -> None:
-        """Stop counting for a session that ended or is frozen."""
-        self._sessions.pop(session, None)
-
-    def allows(
-        self,
-        session: str,
-        owner: str,
-        topic_filter: str,
-        fresh: set[int],
-        most: int,
-        most_in_all: int,
-    ) -> bool:
-        """Return whether a session may have a filter; a new pattern is added to ``fresh``.
-
-        ``owner`` is the user or address of its client. ``fresh`` are new patterns of the session
-        that are granted and not counted yet. ``most`` bounds the patterns of the session,
-        ``most_in_all`` those of all sessions.
-        """
-        pattern = pattern_of(topic_filter)
-        patterns = self._sessions.get(session, ())
-        if not pattern or pattern in patterns or pattern in fresh:
-            return True
-        if most and len(patterns) + len(fresh) >= most:
-            return False
-        if pattern not in self._all:
-            if most_in_all and self._brought[owner] >= most_in_all - len(self):
-                return False
-            self._all[pattern] = 0
-            self._owners[pattern] = owner
-            self._brought[owner] += 1
-        fresh.add(pattern)
-        return True
-
-
-_Key = TypeVar("_Key", int, str)
-
-
-def _subtract(counts: Counter[_Key], key: _Key, count: int = 1) -> None:
-    counts[key] -= count
-    if counts[key] <= 0:
-        del counts[key]

@@ -103,19 +103,6 @@ class EnoughMatched(Exception):  # noqa: N818 - a signal, not an error
 class Routes(dict[bytes, Route]):
     """Routes by raw topic; a miss is looked up in the index."""
 
-    __slots__ = (
-        "_forgot",
-        "_interned",
-        "_large",
-        "_left",
-        "_router",
-        "_size",
-        "_until",
-        "any_frozen",
-        "any_observed",
-        "matched_at_once",
-    )
-
     def __init__(self, router: Router) -> None:
         super().__init__()
         self._router = router
@@ -165,13 +152,18 @@ class Routes(dict[bytes, Route]):
         return self._size
 
     def of_messages(
-        self, topics: Sequence[bytes], known: list[Route] | None = None, *, is_recorded: bool
+        self,
+        topics: Sequence[bytes],
+        message_routes: list[Route] | None = None,
+        *,
+        is_recorded: bool,
     ) -> list[Route]:
-        """Return the routes of admitted messages; ``known``: without those for bridges alone.
+        """Return the routes of admitted messages.
 
-        A recorded message on a refused topic is a bridge's report on its connection.
+        ``message_routes``: those looked up before, without those for bridges alone. A recorded
+        message on a refused topic is a bridge's report on its connection.
         """
-        routes = list(map(self.__getitem__, topics)) if known is None else known
+        routes = list(map(self.__getitem__, topics)) if message_routes is None else message_routes
         if not is_recorded or REFUSED not in routes:
             return routes
         return [
@@ -227,16 +219,16 @@ class Routes(dict[bytes, Route]):
             counts = len(targets), len(denied), len(frozen)
             key = (*counts, *targets[:1], *targets[-1:], *denied[-1:], *frozen[-1:])
             alike = self._large.setdefault(key, deque(maxlen=_COMPARED))
-            for known in alike:
+            for candidate in alike:
                 if (
-                    known.observed == observed
-                    and known.recorded == recorded
-                    and known.targets == targets
-                    and known.frozen == frozen
-                    and known.denied == denied
-                    and tuple(known.own.values()) == own
+                    candidate.observed == observed
+                    and candidate.recorded == recorded
+                    and candidate.targets == targets
+                    and candidate.frozen == frozen
+                    and candidate.denied == denied
+                    and tuple(candidate.own.values()) == own
                 ):
-                    return known
+                    return candidate
         elif (receivers, observed, recorded) in self._interned:
             return self._interned[receivers, observed, recorded]
         route = Route(

@@ -139,8 +139,6 @@ _EMPTY: Final = SharedGroup()
 class SharedGroups:
     """The shared subscriptions of a node, by ``$share/NAME/FILTER``."""
 
-    __slots__ = ("_groups", "_of", "home_of", "memberships", "on_change", "waiting", "wake")
-
     def __init__(self) -> None:
         self._groups: dict[str, SharedGroup] = {}
         self._of: dict[str, set[str]] = {}

@@ -86,17 +86,17 @@ class TopicMatch:
             self._at += 1
         if self._at < len(self._found):
             return
-        done = 0
-        while self._changed and done < most:
+        count = 0
+        while self._changed and count < most:
             session = next(iter(self._changed))
             del self._changed[session]
-            done += 1 + self._evaluate(session)
+            count += 1 + self._evaluate(session)
 
     def _add(self, subscriber: Subscriber) -> None:
         """Add a subscription; it is evaluated immediately if its session has no other one."""
         session = subscriber.session
-        known = self._held.get(session)
-        if known is None:
+        held = self._held.get(session)
+        if held is None:
             self._held[session] = subscriber
             if subscriber.acl is not None and not subscriber.acl.may_read(self.topic):
                 self._denied[session] = subscriber
@@ -104,21 +104,21 @@ class TopicMatch:
                 self._best[session] = subscriber
                 if is_no_local(subscriber.options):
                     self._no_local.add(session)
-        elif isinstance(known, dict):
-            known[subscriber] = None
+        elif isinstance(held, dict):
+            held[subscriber] = None
             self._changed[session] = None
-        elif known is not subscriber:
-            self._held[session] = {known: None, subscriber: None}
+        elif held is not subscriber:
+            self._held[session] = {held: None, subscriber: None}
             self._changed[session] = None
 
     def _evaluate(self, session: str) -> int:
         """Evaluate the subscriptions of a session; return how many there are."""
-        known = self._held.get(session)
+        held = self._held.get(session)
         several: Iterable[Subscriber] = ()
-        if isinstance(known, dict):
-            several = known
-        elif known is not None:
-            several = (known,)
+        if isinstance(held, dict):
+            several = held
+        elif held is not None:
+            several = (held,)
         best: Subscriber | None = None
         plain: Subscriber | None = None
         denied: Subscriber | None = None
@@ -175,11 +175,11 @@ class TopicMatch:
             return
         self._gone.add(subscriber)
         session = subscriber.session
-        known = self._held.get(session)
-        if isinstance(known, dict):
-            known.pop(subscriber, None)
+        held = self._held.get(session)
+        if isinstance(held, dict):
+            held.pop(subscriber, None)
             self._changed[session] = None
-        elif known is subscriber:
+        elif held is subscriber:
             del self._held[session]
             self._forget(session)
 

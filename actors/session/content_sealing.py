@@ -95,8 +95,8 @@ class ContentSealing:
 
         Otherwise keys that a lost end of the log used are left out.
         """
-        last, end = self._state().last, self.keys.end
-        self._next = last + 1 if continues and epoch_of(last) == epoch_of(end) else end
+        last_key, end = self._state().last, self.keys.end
+        self._next = last_key + 1 if continues and epoch_of(last_key) == epoch_of(end) else end
         self.store_ahead()
 
     def store_ahead(self, count: int = _AHEAD) -> None:
@@ -151,7 +151,8 @@ class ContentSealing:
         if event.which or len(numbers) != event.count:
             numbers = [numbers[at] for at in indices(event.which, numbers, event.count)]
         pieces, size, keys = _with_keys(event, pieces, size, numbers)
-        return _kept(pieces, size, keys) if _is_retained(event) else (pieces, size, keys)
+        is_retained = type(event) is MessagePublished and event.retain
+        return _kept(pieces, size, keys) if is_retained else (pieces, size, keys)
 
     def _numbers_of(self, topics: Sequence[str]) -> list[int]:
         """Return the number of the present key of each topic, 0 where contents are not sealed."""
@@ -250,9 +251,9 @@ class ContentSealing:
             keep = [topic for topic in part if is_full and topic in held]
             new = [topic for topic in part if not (is_full and topic in held)]
             unused = [self._unused_key() for _ in new]
-            last = [held[topic].keys[-1].number for topic in keep]
-            numbers = [*last, *(number for number, _ in unused)]
-            keys = [*map(self.keys.key, last), *(key for _, key in unused)]
+            kept_numbers = [held[topic].keys[-1].number for topic in keep]
+            numbers = [*kept_numbers, *(number for number, _ in unused)]
+            keys = [*map(self.keys.key, kept_numbers), *(key for _, key in unused)]
             checks = [key_check(key or b"") for key in keys]
             event = TopicsKeyed([*keep, *new], to_runs(numbers), checks)
             event.begins_ms, event.ends_ms = now_ms, ends_ms
@@ -322,10 +323,6 @@ class ContentSealing:
                     key.number != part.key for key in self._state().of(message.topic.decode())
                 )
         return ref < self.forgotten[message.topic]
-
-
-def _is_retained(event: Any) -> bool:
-    return type(event) is MessagePublished and event.retain
 
 
 def _with_keys(

@@ -104,16 +104,16 @@ class SessionCore(LoopActor):
 
     def begin_work(self, work: Iterator[object]) -> None:
         """Begin longer work with its first part."""
-        for rest in work:
+        for pause in work:
             self._work = work
             if self.connection is not None:
                 self.connection.pause(ReadPause.WORK)
-            if rest is NEXT_TURN:
+            if pause is NEXT_TURN:
                 self.kernel.later(self, CONTINUE)
-            elif rest is SAME_TURN:
+            elif pause is SAME_TURN:
                 self.kernel.tell(self, CONTINUE)
             else:
-                self.start_timer(self._node.timers, cast("float", rest), self._continue_work_later)
+                self.start_timer(self._node.timers, cast("float", pause), self._continue_work_later)
             return
 
     def _defer(self, message: Any) -> None:
@@ -189,7 +189,7 @@ class SessionCore(LoopActor):
         """Record that the client does not get messages that it is not permitted to read."""
         node = self._node
         if self.name in node.state.sessions or self.name in node.rebuilding:  # it has not ended
-            node.drop_denied(self.name, refs, topic_filter)
+            node.drop(self.name, "not_permitted", refs, topic_filter)
 
     def drain_stash(self) -> list[Any]:
         """Return the deferred messages, for the successor of the session."""

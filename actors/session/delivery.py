@@ -4,9 +4,8 @@ Each session actor has one :class:`Delivery`. While messages are read from the l
 defers everything but deliveries.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby, islice, takewhile
-from typing import Final
+from collections.abc import Iterable, Sequence
+from itertools import groupby, takewhile
 
 from actors.node.backpressure import BACKLOG, Backlog
 from actors.routing.option_semantics import is_retain_as_published
@@ -18,13 +17,12 @@ from actors.session.interfaces import AttachedReplay
 from actors.session.node_context import NodeContext
 from actors.session.redelivery import Redelivery
 from actors.session.session_messages import Batch, ClientConnection, ContinueSending, Outgoing
-from actors.session.session_output import MessageBuffer, SessionOutput
+from actors.session.session_output import QueueExpiry, SessionOutput
 from eventstore.format.event_parsing import entries
 from eventstore.format.events import Delivered, Expired, MessageDropped, Queued
 from eventstore.format.positions import Position, format_position, to_runs
 from eventstore.log.message_store import Message
 from eventstore.log.pending_record import LARGE_PAYLOAD
-from projections.state.session import SessionState
 
 _DRAIN_AT_ONCE = 1024
 """Messages taken from the queue in one step."""
@@ -180,13 +178,14 @@ class Delivery(SessionOutput):
         if self._session.state.queued <= BACKLOG:
             return
         if self._backlog is None:
-            self._backlog = Backlog(self._node.timers, self._node.clock, self._backlog_of)
+            self._backlog = Backlog(
+                self._node.timers,
+                self._node.clock,
+                lambda: (self._session.state.queued, self.sent_from_queue),
+            )
         for publisher, count in batch.by_publisher():
             if publisher is not connection:
                 self._backlog.hold(publisher, count)
-
-    def _backlog_of(self) -> tuple[int, int]:
-        return self._session.state.queued, self.sent_from_queue
 
     @property
     def packet_limit(self) -> int:
@@ -276,15 +275,12 @@ class Delivery(SessionOutput):
         name = self._session.name
         reason, topic_filter = "packet_too_large", subscriber.filter
         if qos:
-            refs = [batch.positions[at] for at in large]
-            events = queueing.dropped(name, reason, refs, topic_filter)
+            self._node.drop(name, reason, [batch.positions[at] for at in large], topic_filter)
         else:
             topics = [batch.topics[at] for at in large]
-            events = [queueing.dropped_unrecorded(name, reason, topics, topic_filter)]
-        for event in events:
-            self._count_dropped(event, self._session.emit(event))
-        gone = set(large)
-        return batch.select([at for at in range(len(batch)) if at not in gone])
+            self._node.drop_unrecorded(name, reason, topics, topic_filter)
+        large_numbers = set(large)
+        return batch.select([at for at in range(len(batch)) if at not in large_numbers])
 
     def _send_qos0(self, subscriber: Subscriber, batch: Batch) -> None:
         connection = self._session.connection
@@ -307,8 +303,7 @@ class Delivery(SessionOutput):
             if not connection.writable and batch.publisher is not None and not batch.qos:
                 connection.throttle_publisher(batch.publisher, len(batch))
             return
-        event = queueing.dropped_unrecorded(self._session.name, "slow_reader", batch.topics)
-        self._count_dropped(event, self._session.emit(event))
+        node.drop_unrecorded(self._session.name, "slow_reader", batch.topics)
 
     def _count_dropped(self, event: MessageDropped, at: Position) -> None:
         name = self._session.name
@@ -389,16 +384,14 @@ class Delivery(SessionOutput):
         The messages were queued while the client was offline or had other permissions. Returns the
         payload bytes sent.
         """
-        access, encoder, sealing = connection.access, self.encoder, self._node.sealing
+        access, encoder = connection.access, self.encoder
         limited = encoder is not None and encoder.limit
         times = {message.expires for message in messages}
         times.discard(0)
-        if access is None and not limited and not times and sealing is None:
+        if access is None and not limited and not times and self._node.sealing is None:
             return self._send_waiting(connection, run, messages)
-        erased: set[int] = set()
-        if sealing is not None:
-            pairs = zip(run.refs, messages, strict=False)
-            erased = {id(message) for ref, message in pairs if sealing.is_erased(ref, message)}
+        pairs = zip(run.refs, messages, strict=False)
+        erased = {id(message) for ref, message in pairs if self._node.is_erased(ref, message)}
         now_ms, flags = self._node.clock.steady_ms(), (run.qos, run.retain)
         of = run.subscription if run.retain else None
         passed = self._node.expired_until
@@ -465,13 +458,10 @@ class Delivery(SessionOutput):
     def _drop_waiting(self, reason: str, run: queueing.WaitingRun, queued: int) -> None:
         """Record that messages leave the head of a queue unsent."""
         name, topic_filter = self._session.name, run.subscription.filter
-        if reason == "not_permitted":
-            self._node.drop_denied(name, run.refs, topic_filter, queued)
-        elif reason == "expired":
+        if reason == "expired":
             self._record_expired(topic_filter, run.refs, queued)
         else:
-            for event in queueing.dropped(name, reason, run.refs, topic_filter, queued):
-                self._count_dropped(event, self._session.emit(event))
+            self._node.drop(name, reason, run.refs, topic_filter, queued)
 
     def _send_waiting(
         self, connection: ClientConnection, run: queueing.WaitingRun, messages: list[Message]
@@ -569,61 +559,3 @@ class Delivery(SessionOutput):
         """Return how many messages of a batch were recorded before its delivery failed."""
         current, covered = self._current
         return covered if current is outgoing else 0
-
-
-_EXPIRED_AT_ONCE: Final = 1024
-"""Expired messages that are dropped at once."""
-_EXPIRED_WITHIN: Final = 1024
-"""Runs of a queue that are searched."""
-_QUEUES_AT_ONCE: Final = 16
-"""Queues of a session searched in one turn: a session may have thousands."""
-
-
-class QueueExpiry:
-    """Finds expired messages, in some queues at a time.
-
-    The first messages of each queue are searched: messages that expire last are mostly behind them.
-    """
-
-    __slots__ = ("_next", "_searched")
-
-    def __init__(self) -> None:
-        self._next = 0
-        """Number of the queue at which the search continues."""
-        self._searched = 0
-        """The last second in which no queue contained expired messages."""
-
-    def search(
-        self,
-        state: SessionState,
-        now: int,
-        buffer: MessageBuffer,
-        expire: Callable[[str, list[Position], int], None],
-    ) -> list[Position]:
-        """Pass expired messages to ``expire``: their filter, positions and payload bytes.
-
-        Returns messages that have to be read from the log first, as their sizes must be known.
-        """
-        if self._searched >= now:
-            return []
-        left, begin = _EXPIRED_AT_ONCE, self._next
-        subscriptions = [*islice(state.waiting.values(), begin, begin + _QUEUES_AT_ONCE)]
-        for subscription in subscriptions:
-            queue = subscription.queue
-            gone = queue.expired(now, left, _EXPIRED_WITHIN) if queue is not None else []
-            if not gone:
-                continue
-            messages = buffer.find_first(gone)
-            if not messages:
-                return buffer.to_load(gone)
-            refs = [ref for ref in gone if ref in messages]
-            expire(subscription.filter, refs, sum(len(messages[ref].payload) for ref in refs))
-            left -= len(refs)
-            if left <= 0:
-                return []
-        self._next = begin + _QUEUES_AT_ONCE
-        if len(subscriptions) < _QUEUES_AT_ONCE:
-            self._next = 0
-            if left == _EXPIRED_AT_ONCE:
-                self._searched = now
-        return []

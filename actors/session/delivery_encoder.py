@@ -4,10 +4,11 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
 from actors.routing.subscriber import Subscriber
+from actors.session.session_messages import VARIANTS_V5, Batch
 from eventstore.format.stored_properties import seconds_left
 from eventstore.log.message_store import Message
 from projections.state.retained import RetainedMessage
@@ -24,9 +25,6 @@ from protocol.mqtt.publish_encoder_v5 import (
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topic_trie import FilterTrie
 
-VARIANTS_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
-"""The variants that most MQTT 5 receivers share, by QoS."""
-
 _FRAME: Final = 13
 """Maximum bytes of a PUBLISH besides topic, payload and properties: the fixed header, the lengths
 of topic and properties, the packet identifier."""
@@ -35,34 +33,6 @@ _IDENTIFIER: Final = 5
 
 _ALIAS: Final = 5
 """Maximum bytes that a topic alias adds to a packet."""
-
-
-class PreparedMessages(Protocol):
-    """Messages prepared for many receivers: ``actors.session.session_messages.Batch``."""
-
-    retain: bool
-    """Whether they are sent because of a new subscription, not a publication [MQTT-3.3.1-8]."""
-    published_retain: bool
-    """Whether the publications had RETAIN 1."""
-
-    @property
-    def topics(self) -> Sequence[bytes]:
-        """The topic of each message."""
-
-    @property
-    def publisher(self) -> object:
-        """The connection that published the messages, if any."""
-
-    def __len__(self) -> int:
-        """Return the number of messages."""
-
-    def prepared5(
-        self, variant: PacketVariant, numbers: Mapping[bytes, int] | None = None
-    ) -> PublishEncoder:
-        """Return the encoder of the messages for receivers that share a variant."""
-
-    def at_qos0_v5(self, variant: PacketVariant) -> bytes:
-        """Return the messages as QoS 0 packets."""
 
 
 class DeliveryEncoder:
@@ -141,7 +111,7 @@ class DeliveryEncoder:
 
     def render(
         self,
-        batch: PreparedMessages,
+        batch: Batch,
         subscriber: Subscriber,
         qos: int,
         packet_ids: Sequence[int] = (),
@@ -168,7 +138,7 @@ class DeliveryEncoder:
 
     def pieces(
         self,
-        batch: PreparedMessages,
+        batch: Batch,
         subscriber: Subscriber,
         qos: int,
         packet_ids: Sequence[int],
@@ -186,7 +156,7 @@ class DeliveryEncoder:
         return pieces
 
     def _with_aliases(
-        self, batch: PreparedMessages, variant: PacketVariant, begin: int, end: int, *, gated: bool
+        self, batch: Batch, variant: PacketVariant, begin: int, end: int, *, gated: bool
     ) -> PacketVariant | None:
         """Return the variant with topic aliases for messages of a batch; None: without aliases."""
         if self._aliases is None:
@@ -201,7 +171,7 @@ class DeliveryEncoder:
         use = self._aliases.use(used, gated=gated)
         return variant._replace(aliases=use) if use else None
 
-    def too_large(self, batch: PreparedMessages, subscriber: Subscriber, qos: int) -> list[int]:
+    def too_large(self, batch: Batch, subscriber: Subscriber, qos: int) -> list[int]:
         """Return the numbers of a batch's messages that exceed the client's maximum packet size."""
         if not self.limit:
             return []
@@ -212,7 +182,7 @@ class DeliveryEncoder:
         return numbers
 
     def _variants(
-        self, batch: PreparedMessages, subscriber: Subscriber, qos: int, stop: int | None
+        self, batch: Batch, subscriber: Subscriber, qos: int, stop: int | None
     ) -> list[tuple[PacketVariant, int, int]]:
         """Return the variants of a batch's messages, each with its first message and the end."""
         end = len(batch) if stop is None else stop
@@ -332,8 +302,8 @@ def remaining_properties(
     if not any(message.expires for message in messages):
         return blocks
     keys = [(message.block, message.expires) for message in messages]
-    left = {key: _remaining_block(*key, now_ms) for key in set(keys)}
-    return list(map(left.__getitem__, keys))
+    remaining = {key: _remaining_block(*key, now_ms) for key in set(keys)}
+    return list(map(remaining.__getitem__, keys))
 
 
 def _remaining_block(block: bytes, expires: int, now_ms: int) -> bytes:
@@ -416,15 +386,15 @@ class SubscriptionOptionIndex:
         """
         if not self.identified:
             return ()
-        known = self._known_of_own if own else self._known
-        known_identifiers = known.get(topic)
+        cache = self._known_of_own if own else self._known
+        known_identifiers = cache.get(topic)
         if known_identifiers is None:
-            if len(known) >= _CACHED_TOPICS:
-                known.clear()
+            if len(cache) >= _CACHED_TOPICS:
+                cache.clear()
             numbers = [
                 entry.identifier
                 for entry in self._filters.match(topic.decode())
                 if entry.identifier and not (own and is_no_local(entry.options))
             ]
-            known_identifiers = known[topic] = tuple(sorted(numbers))
+            known_identifiers = cache[topic] = tuple(sorted(numbers))
         return known_identifiers

@@ -9,12 +9,12 @@ import structlog
 
 from actors.routing.subscriber import is_shared
 from actors.session.core import SessionCore
-from actors.session.decisions import queueing, sharing
+from actors.session.decisions import sharing
 from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import DeliveryEncoder
 from actors.session.node_context import NodeContext
 from actors.session.overdue import left_by
-from actors.session.publisher import ClientPublisher
+from actors.session.packet_handler import PacketHandler
 from actors.session.session_messages import (
     NEXT_TURN,
     ClientConnection,
@@ -27,23 +27,20 @@ from actors.session.session_messages import (
     Retry,
 )
 from actors.session.subscription_handler import SubscriptionHandler
+from actors.session.will import SessionWill
 from eventstore.format.events import (
     SessionClosed,
     SessionExpired,
     SessionOpened,
     SessionTakenOver,
-    WillArmed,
-    WillCancelled,
-    WillFired,
 )
 from eventstore.format.positions import Position, format_position
 from eventstore.log.message_store import Message
-from eventstore.reasons import BROKER_ENDS
 from projections.state.session import SessionState
 from projections.state.session_table import is_freezable
 from protocol.mqtt.encoder import encode_connack
 from protocol.mqtt.origin_properties import log_of, log_property
-from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, Publishes, UserProperties
+from protocol.mqtt.packets import Connect, ConnectCode, ConnectProperties, UserProperties
 from protocol.mqtt.reason_codes import ENDINGS, ReasonCode
 from protocol.mqtt.server_packet_encoder_v5 import (
     NO_EXPLANATION,
@@ -51,7 +48,6 @@ from protocol.mqtt.server_packet_encoder_v5 import (
     Explanation,
     encode_connack_v5,
 )
-from protocol.mqtt.sparkplug import is_death, with_timestamp
 from protocol.mqtt.topics import is_bridge_state
 
 _log = structlog.get_logger("foldmq")
@@ -63,7 +59,7 @@ _USER_PROPERTIES: Final = 1024
 
 
 class SessionLifecycle:
-    """Opens, closes, takes over, expires and removes one session; arms and fires its will."""
+    """Opens, closes, takes over, expires and removes one session."""
 
     __slots__ = (
         "_delivery",
@@ -80,7 +76,7 @@ class SessionLifecycle:
         node: NodeContext,
         session: SessionCore,
         delivery: Delivery,
-        publisher: ClientPublisher,
+        publisher: PacketHandler,
         subscriptions: SubscriptionHandler,
     ) -> None:
         self._node = node
@@ -88,7 +84,7 @@ class SessionLifecycle:
         self._delivery = delivery
         self._publisher = publisher
         self._subscriptions = subscriptions
-        self._will: Message | None = None
+        self._will = SessionWill(node, session, delivery, publisher)
         self.attaching: ClientConnection | None = None
         """The connection that the session gets once its subscriptions are started."""
 
@@ -104,8 +100,8 @@ class SessionLifecycle:
     def _attach(self, message: ConnectionAttached) -> Iterator[object]:
         """Start the subscriptions of a resumed session, then accept its client."""
         session, properties = self._session, message.connect.properties
-        known = self._node.state.sessions.get(session.name)
-        resumes = known is not None and not known.clean and not message.connect.clean
+        state_before = self._node.state.sessions.get(session.name)
+        resumes = state_before is not None and not state_before.clean and not message.connect.clean
         encoder = None
         if resumes:
             if properties is not None:
@@ -118,7 +114,7 @@ class SessionLifecycle:
                     self._subscriptions.start_actor(subscriber)
             while encoder is not None and encoder.complete(_STARTED_AT_ONCE):
                 yield NEXT_TURN
-        while not self._is_will_routed():
+        while not self._will.is_routed():
             yield NEXT_TURN
         self._open(message, encoder)
         self.attaching = None
@@ -132,17 +128,17 @@ class SessionLifecycle:
                 self._node.directory.went_offline(session)
             return
         session.last_active = self._node.clock.monotonic()
-        known = self._node.state.sessions.get(session.name)
-        resumed = known is not None and not known.clean and not connect.clean
+        state_before = self._node.state.sessions.get(session.name)
+        resumed = state_before is not None and not state_before.clean and not connect.clean
         if session.connection is not None:
             self._take_over(session.connection, resumed=resumed)
-            known = self._node.state.sessions.get(session.name)
-            resumed = resumed and known is not None
+            state_before = self._node.state.sessions.get(session.name)
+            resumed = resumed and state_before is not None
         will = session.state.will
-        if known is not None and will is not None:
-            self._end_waiting_will(discard=resumed or (will.grace > 0 and not will.delay))
+        if state_before is not None and will is not None:
+            self._will.end_waiting(discard=resumed or (will.grace > 0 and not will.delay))
         generation = session.state.generation + 1
-        if known is not None and not resumed:
+        if state_before is not None and not resumed:
             self._subscriptions.remove_all()
         at = session.emit(self._opened(connection, connect, generation, resumed=resumed))
         self._publisher.bridged = None
@@ -164,9 +160,9 @@ class SessionLifecycle:
         now_ms, user = self._node.clock.time_ms(), session.state.user
         self._node.clients.opened(session.name, now_ms, connection.host, user)
         if connect.will is not None:
-            self._arm_will(connect)
+            self._will.arm(connect)
         elif message.denied_will is not None:
-            self._drop_will(message.denied_will, "not_permitted")
+            self._will.drop(message.denied_will, "not_permitted")
         session.connection = self._publisher.connection = connection
         self._node.directory.came_online(session)
         if connect.properties is not None and not (resumed and encoder is not None):
@@ -285,61 +281,6 @@ class SessionLifecycle:
             about,
         )
 
-    def _arm_will(self, connect: Connect) -> None:
-        session = self._session
-        will = connect.will
-        if will is None:
-            return
-        size = len(will.payload)
-        event = WillArmed(session.name, will.topic, will.qos, will.retain, size, 0, will.delay)
-        pieces: tuple[bytes, ...] = (will.payload,)
-        if will.block:
-            event.blocks = [len(will.block)]
-            pieces = will.block, will.payload
-        session.emit(event, pieces, size + len(will.block))
-        self._will = Message(will.topic.encode(), will.payload, will.block)
-
-    def _load_will(self, then: Callable[[], None]) -> bool:
-        """Return whether the payload of an armed will is in memory; load it otherwise."""
-        will = self._session.state.will
-        if will is None or self._will is not None:
-            return True
-        # It was armed before the session became frozen, or before the broker started: only the log
-        # contains it.
-        messages = self._delivery.find([will.ref])
-        if messages is None:
-            self._delivery.load([will.ref], then)
-            return False
-        self._will = messages[will.ref]
-        return True
-
-    def _grace(self, reason: str) -> int:
-        """Return the seconds for which the will waits for its client; 0: it does not wait."""
-        if self._session.state.will is None:
-            return 0
-        return self._node.will_grace if reason in BROKER_ENDS else 0
-
-    def _is_will_routed(self) -> bool:
-        """Return whether the receivers of an armed will are known; otherwise start matching."""
-        will = self._session.state.will
-        return will is None or self._publisher.is_routed(will.topic.encode(), will.qos)
-
-    def _route_will(self, then: Callable[[], None]) -> bool:
-        """Return whether the receivers of a will are known; otherwise match its topic in parts.
-
-        ``then`` is called when they are known; until then everything except deliveries waits.
-        """
-        if self._is_will_routed():
-            return True
-        self._session.begin_work(self._match_will(then))
-        return False
-
-    def _match_will(self, then: Callable[[], None]) -> Iterator[object]:
-        yield NEXT_TURN
-        while not self._is_will_routed():
-            yield NEXT_TURN
-        then()
-
     def _load_closing(self, then: Callable[[], None], *, keeps_will: bool = False) -> bool:
         """Return whether the messages needed to end a connection are in memory; load them if not.
 
@@ -348,23 +289,9 @@ class SessionLifecycle:
         """
         if self._session.state.connected:
             refs = sharing.refs_to_return(self._session.state)
-            if self._delivery.find(refs) is None:
-                self._delivery.load(refs, then)
+            if self._delivery.find_or_load(refs, then) is None:
                 return False
-        return keeps_will or (self._load_will(then) and self._route_will(then))
-
-    def _end_waiting_will(self, *, discard: bool) -> None:
-        """Cancel a will that waits, or publish it.
-
-        [MQTT-3.1.3-9] forbids publishing it once the client has reconnected; a reconnect with Clean
-        Start ends the session, so that the will is published. A will that waits only because the
-        broker ended is cancelled in both cases.
-        """
-        if discard:
-            self._will = None
-            self._session.emit(WillCancelled(self._session.name))
-        else:
-            self._fire_will(None)
+        return keeps_will or (self._will.load(then) and self._will.route(then))
 
     def _take_over(self, old: ClientConnection, *, resumed: bool) -> None:
         """Close the previous connection of the client [MQTT-3.1.4-2]."""
@@ -423,7 +350,7 @@ class SessionLifecycle:
         session = self._session
         if self._node.state.sessions.get(session.name) is not state or session.stopped:
             return
-        if self._route_will(lambda: self._remove(state)):
+        if self._will.route(lambda: self._remove(state)):
             self._end("removed")
 
     def _on_detached(self, message: ConnectionDetached) -> None:
@@ -436,7 +363,7 @@ class SessionLifecycle:
             return
         if self._load_closing(
             lambda: self._on_detached(message),
-            keeps_will=message.orderly or self._grace(message.reason) > 0,
+            keeps_will=message.orderly or self._will.grace(message.reason) > 0,
         ):
             if connection is not None:  # after the events of its end, which are in this turn
                 connection.close_when_written()
@@ -478,19 +405,18 @@ class SessionLifecycle:
         self._publisher.connection = None
         if connection is not None and connection.session is session:
             connection.session = None
-        left = self._node.clients.find(session.name).unacknowledged
+        unacknowledged = self._node.clients.find(session.name).unacknowledged
         if connection is not None:
-            left = left_by(connection, self._delivery, state, self._node)
+            unacknowledged = left_by(connection, self._delivery, state, self._node)
         returned = self._delivery.find(sharing.refs_to_return(state))
         self._delivery.forget()
         stays = not state.clean if expiry is None else bool(expiry)
-        grace = 0 if orderly else self._grace(reason)
+        grace = 0 if orderly else self._will.grace(reason)
         if state.will is not None and not grace:
             if orderly or (resumed and state.will.delay):
-                self._will = None
-                session.emit(WillCancelled(session.name))
+                self._will.cancel()
             elif not (state.will.delay and stays) or reason == "taken_over":
-                self._fire_will(connection)
+                self._will.fire(connection)
         if not resumed:
             if stays:
                 self._node.router.set_acl(session.name, None)
@@ -503,7 +429,7 @@ class SessionLifecycle:
             event.expiry = self._expiry(expiry) if expiry is not None else None
         at = session.emit(event)
         self._node.clients.closed(session.name, reason, self._node.clock.time_ms())
-        self._node.clients.find(session.name).unacknowledged = left
+        self._node.clients.find(session.name).unacknowledged = unacknowledged
         _log.debug(
             "disconnected",
             client=session.name,
@@ -541,43 +467,6 @@ class SessionLifecycle:
             else:
                 self._node.directory.session(name).delivery.requeue(returned)
 
-    def _drop_will(self, topic: str, reason: str) -> None:
-        """Record that a will is not published: it is not permitted, or was erased."""
-        name = self._session.name
-        at = self._session.emit(queueing.dropped_unrecorded(name, reason, [topic.encode()]))
-        self._node.count_dropped(reason, 1, client=name, position=format_position(at))
-
-    def _fire_will(self, connection: ClientConnection | None) -> None:
-        session = self._session
-        will, message = session.state.will, self._will
-        self._will = None
-        if will is None or message is None:
-            return
-        session.emit(WillFired(session.name))
-        if not self._node.permissions.authorize_will_on_publish(
-            session.state, connection, will.topic
-        ):
-            self._drop_will(will.topic, "not_permitted")
-            return
-        sealing, names = self._node.sealing, self._node.names
-        is_erased = sealing is not None and sealing.is_erased(will.ref, message)
-        if names is not None and not is_erased:
-            is_erased = names.is_erased(session.name, session.state.user)
-        if is_erased:
-            self._drop_will(will.topic, "erased")
-            return
-        payload = message.payload
-        if is_death(will.topic):
-            payload = with_timestamp(payload, self._node.clock.time_ms())
-        batch = Publishes(will.qos, retain=will.retain)
-        batch.topics.append(message.topic)
-        batch.payloads.append(payload)
-        if message.block:
-            batch.blocks = [message.block]
-        client_id = session.name if names is None else names.client_of(session.name)
-        bridge = session.state.bridge or (session.state.level == 5 and client_id)
-        self._publisher.publish_will(batch, bridge=bridge)
-
     def _on_expire(self, _message: Expire) -> None:
         session = self._session
         if (
@@ -592,9 +481,9 @@ class SessionLifecycle:
             expires or self._node.will_due_in(session.state) <= 0
         ):
             again = partial(self._on_expire, _message)
-            if not self._load_will(again) or not self._route_will(again):
+            if not self._will.load(again) or not self._will.route(again):
                 return
-            self._fire_will(None)
+            self._will.fire(None)
         if expires:
             self._node.counters.expired += 1
             self._end("expired")
@@ -605,7 +494,7 @@ class SessionLifecycle:
         """Remove the session, which is disconnected, and all of its state."""
         session = self._session
         if session.state.will is not None:
-            self._fire_will(None)
+            self._will.fire(None)
         self._subscriptions.remove_all()
         at = session.emit(SessionExpired(session.name, reason))
         self._node.clients.session_ended(session.name)

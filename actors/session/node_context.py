@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from eventstore.log.jetstream_log import EventLog
     from eventstore.log.journal import Journal
     from eventstore.log.log_writer import LogWriter
+    from eventstore.log.message_store import Message
     from projections.state.session import SessionState
     from protocol.errors import FoldmqError
     from protocol.mqtt.packets import Connect
@@ -97,64 +98,6 @@ class NodeContext:
     ``failed`` is resolved with an error when the broker must stop immediately.
     """
 
-    __slots__ = (
-        "_loop",
-        "activation",
-        "admitted_from",
-        "after_turn",
-        "alias_numbers",
-        "bridge",
-        "certificates",
-        "clients",
-        "clock",
-        "counters",
-        "crashed_ms",
-        "damaged",
-        "delivery_limits",
-        "directory",
-        "draining",
-        "dropped",
-        "dropped_lines",
-        "erase",
-        "exchange",
-        "failed",
-        "handing_over",
-        "held",
-        "journal",
-        "kernel",
-        "last_jump",
-        "limits",
-        "log",
-        "logs",
-        "memory",
-        "messages",
-        "names",
-        "observers",
-        "off_ms",
-        "options",
-        "paused",
-        "permissions",
-        "publish_rules",
-        "rebuilding",
-        "recovered",
-        "reload",
-        "replays",
-        "retained_pace",
-        "retention",
-        "root",
-        "router",
-        "sealing",
-        "software",
-        "state",
-        "system_topics",
-        "tasks",
-        "timers",
-        "topic_observers",
-        "turn_work",
-        "unsure",
-        "writer",
-    )
-
     def __init__(
         self,
         options: BrokerOptions,
@@ -178,7 +121,7 @@ class NodeContext:
         """The actor that supervises connections and sessions."""
         self.directory: SessionDirectory[Any]
         """The sessions of the node."""
-        self.activation = Activation(self._activate, clock.stopwatch)
+        self.activation = Activation(lambda name: self.directory.session(name), clock.stopwatch)
         """Activates the frozen sessions that get a message."""
         self.software = software
         """Version of the running foldmq."""
@@ -194,7 +137,9 @@ class NodeContext:
         self.journal: Journal
         self.writer: LogWriter
         self.router: Router
-        self.timers = Timers(clock.monotonic, self._arm_timers)
+        self.timers = Timers(
+            clock.monotonic, lambda delay: self._loop.call_later(delay, self.timers.run_due)
+        )
         self.counters = Counters(clock.time_ms())
         self.messages = MessageStore(options.message_cache)
         """Recently published messages."""
@@ -262,12 +207,6 @@ class NodeContext:
         self.tasks: set[asyncio.Task[Any]] = set()
         """Tasks outside turns; they are cancelled when the broker ends."""
 
-    def _arm_timers(self, delay: float) -> None:
-        self._loop.call_later(delay, self.timers.run_due)
-
-    def _activate(self, name: str) -> None:
-        self.directory.session(name)
-
     # Events and messages.
 
     def emit(self, event: LogEvent, payloads: Sequence[bytes] = (), size: int = 0) -> Position:
@@ -318,16 +257,33 @@ class NodeContext:
             recorded = whose.get("position") is not None
             self.clients.dropped(client, reason, count, self.clock.time_ms(), recorded=recorded)
 
-    def drop_denied(
-        self, session: str, refs: Sequence[Position], topic_filter: str, queued: int = -1
+    def drop(
+        self,
+        session: str,
+        reason: str,
+        refs: Sequence[Position],
+        topic_filter: str,
+        queued: int = -1,
     ) -> None:
-        """Record that a session does not get messages that it is not permitted to read.
+        """Record and count messages that a session does not get.
 
         ``queued`` are their payload bytes if they left the head of its queue.
         """
-        for event in dropped(session, "not_permitted", refs, topic_filter, queued):
+        for event in dropped(session, reason, refs, topic_filter, queued):
             where = format_position(self.emit(event))
-            self.count_dropped("not_permitted", event.count, client=session, position=where)
+            self.count_dropped(reason, event.count, client=session, position=where)
+
+    def drop_unrecorded(
+        self, session: str, reason: str, topics: Sequence[bytes], topic_filter: str = ""
+    ) -> None:
+        """Record and count dropped messages without a position, one for each of the topics."""
+        at = self.emit(dropped_unrecorded(session, reason, topics, topic_filter))
+        where = format_position(at)
+        self.count_dropped(reason, len(topics), client=session, position=where)
+
+    def is_erased(self, ref: Position, message: Message) -> bool:
+        """Return whether the content of a message is erased."""
+        return self.sealing is not None and self.sealing.is_erased(ref, message)
 
     def tell_session(self, session: Any, message: Any) -> None:
         """Send a message to a session, or to its successor."""
@@ -527,46 +483,16 @@ class Authorizer:
         will, access = connect.will, connection.access
         if will is None or access is None or access.may_publish(will.topic):
             return None
-        self._log_denied("will", connect.client_id, will.topic, connection)
+        self.log_denied("will", connect.client_id, will.topic, connection)
         connect.will = None
         return will.topic
-
-    def authorize_will_on_publish(
-        self, state: SessionState, connection: ClientConnection | None, topic: str
-    ) -> bool:
-        """Return whether a session's will, permitted when it was armed, may still be published.
-
-        The log is the only source about a client that connected before the broker restarted. If
-        permissions do not only come from the permission file, or if pseudonyms or tokens replace
-        names, the will is published unless its topic is denied to all clients.
-        """
-        if connection is not None:
-            access = connection.access
-            return access is None or self._permits_will(access, state, topic, connection)
-        options = self._node.options
-        if not options.users_elsewhere and not self._node.hides_names:
-            access = self.permissions.access(state.user, (), state.session)
-            return self._permits_will(access, state, topic, None)
-        # It is not known whether the will is allowed, only whether it is denied to all clients.
-        if self.permissions.access(None, (), "").forbids(topic):
-            self._log_denied("will", state.session, topic, None)
-            return False
-        return True
-
-    def _permits_will(
-        self, access: TopicAcl, state: SessionState, topic: str, connection: ClientConnection | None
-    ) -> bool:
-        if access.may_publish(topic):
-            return True
-        self._log_denied("will", state.session, topic, connection)
-        return False
 
     def deny_publish(
         self, session: str, connection: ClientConnection, topics: Sequence[bytes], *, recorded: bool
     ) -> None:
         """Count messages that a client may not publish; record that if they would have been."""
         node, count = self._node, len(topics)
-        self._log_denied("publish", session, topics[0].decode(), connection, count)
+        self.log_denied("publish", session, topics[0].decode(), connection, count)
         if recorded:
             node.emit(dropped_unrecorded(session, NOT_PERMITTED, topics))
         node.dropped[NOT_PERMITTED] += count
@@ -590,7 +516,7 @@ class Authorizer:
             return ReasonCode.QUOTA_EXCEEDED
         access = connection.access
         if access is not None and not access.may_subscribe(topic_filter):
-            self._log_denied("subscribe", connection.client_id, topic_filter, connection)
+            self.log_denied("subscribe", connection.client_id, topic_filter, connection)
             return ReasonCode.NOT_AUTHORIZED
         return 0
 
@@ -599,7 +525,7 @@ class Authorizer:
         code = self.refuses(connection, topic_filter)
         access = connection.access
         if not code and access is not None and not access.may_replay(topic_filter):
-            self._log_denied("history", connection.client_id, topic_filter, connection)
+            self.log_denied("history", connection.client_id, topic_filter, connection)
             return ReasonCode.NOT_AUTHORIZED
         return code
 
@@ -628,10 +554,10 @@ class Authorizer:
         """Return whether a message received from NATS may be published."""
         if self.bridge is None or self.bridge.publish[topic]:
             return True
-        self._log_denied("bridge", BRIDGE, topic.decode(), None)
+        self.log_denied("bridge", BRIDGE, topic.decode(), None)
         return False
 
-    def _log_denied(
+    def log_denied(
         self,
         what: str,
         client: str | None,
@@ -639,6 +565,7 @@ class Authorizer:
         connection: ClientConnection | None,
         count: int = 1,
     ) -> None:
+        """Count and log a refusal of an action of a kind."""
         about: dict[str, str | None] = {}
         if connection is not None:
             about["address"] = connection.address

@@ -92,11 +92,13 @@ def earlier(
 
     That is the same delivery; or any, if the client has acknowledged none on this connection.
     """
-    left = node.clients.find(state.session).unacknowledged
-    if left is None or connection.last_ack == -math.inf:
-        return left
-    table = state.releasing if left.released else state.inflight
-    return left if any(sent.ref == left.ref for sent in table.values()) else None
+    unacknowledged = node.clients.find(state.session).unacknowledged
+    if unacknowledged is None or connection.last_ack == -math.inf:
+        return unacknowledged
+    table = state.releasing if unacknowledged.released else state.inflight
+    return (
+        unacknowledged if any(sent.ref == unacknowledged.ref for sent in table.values()) else None
+    )
 
 
 def left_by(

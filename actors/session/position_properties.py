@@ -131,13 +131,13 @@ def encode_with_positions(
             indices = _INDICES[index : index + end - begin]
         else:
             indices = [b"%d" % (at - record) for at in positions[begin:end]]
-        same, rest = repeat(properties, end - begin), repeat(tail, end - begin)
+        same, tails = repeat(properties, end - begin), repeat(tail, end - begin)
         if qos:
             ids = map(PID_BYTES.__getitem__, packet_ids[begin:end])
-            packets = zip(heads, ids, same, indices, rest, contents, strict=True)
+            packets = zip(heads, ids, same, indices, tails, contents, strict=True)
             pieces.append(chain.from_iterable(packets))
         else:
-            plain = zip(heads, same, indices, rest, contents, strict=True)
+            plain = zip(heads, same, indices, tails, contents, strict=True)
             pieces.append(chain.from_iterable(plain))
         begin = end
     return b"".join(chain.from_iterable(pieces))

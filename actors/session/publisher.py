@@ -1,8 +1,7 @@
 """Publications: admitted, recorded, routed to the subscribers and acknowledged.
 
 One PUBLISH batch becomes one event and one batch for each distinct set of receivers. A receiver
-gets its messages in the order of publication, whatever their topics. The way of a client's messages
-begins in :meth:`ClientPublisher.on_publishes`.
+gets its messages in the order of publication, whatever their topics.
 """
 
 from __future__ import annotations
@@ -11,47 +10,32 @@ from collections import defaultdict
 from itertools import groupby, zip_longest
 from typing import TYPE_CHECKING, TypeAlias
 
-import structlog
-
 from actors.routing.option_semantics import is_no_local
 from actors.routing.routing_plan import plan_routing, routes_at_once, same_route_at_once
 from actors.routing.subscriber import is_shared
-from actors.session.decisions import acknowledgements, publish_admission
-from actors.session.decisions.queueing import dropped, dropped_unrecorded
+from actors.session.decisions import publish_admission
 from actors.session.delivery_encoder import remaining_properties
 from actors.session.session_messages import NOT_LOGGED, Batch, DeniedMessages, Outgoing, Publication
 from actors.session.subscription_actor import enqueue
-from eventstore.format.destination_events import OriginTaken
-from eventstore.format.events import InboundReplaced, MessagePublished, Released
-from eventstore.format.positions import Position, format_position, to_runs
+from eventstore.format.events import MessagePublished, Released
+from eventstore.format.positions import Position, to_runs
 from eventstore.format.record_size import ESCAPED, NAMES
 from eventstore.format.stored_properties import block_columns, expiries
 from eventstore.log.journal import ENTRY_BYTES
 from eventstore.log.message_store import StoredMessages
-from protocol.mqtt.encoder import encode_acks
-from protocol.mqtt.loop_path import has_passed
-from protocol.mqtt.origin_properties import split_origin
-from protocol.mqtt.packets import PacketType
-from protocol.mqtt.reason_codes import ReasonCode
-from protocol.mqtt.server_packet_encoder_v5 import encode_explained_acks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from actors.routing.routes import Route
     from actors.routing.routing_plan import RoutingPlan, SomeMessages
     from actors.routing.subscriber import Subscriber
-    from actors.session.core import SessionCore
-    from actors.session.delivery import Delivery
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import ClientConnection
     from eventstore.format.positions import Run
     from eventstore.log.message_store import Message
-    from protocol.mqtt.origin_properties import LogRun, Origin
-    from protocol.mqtt.packets import Publish, Publishes
+    from protocol.mqtt.packets import Publishes
 
-
-_log = structlog.get_logger("foldmq")
 
 _Own: TypeAlias = "dict[Subscriber, list[int]]"
 """Subscriptions of the publishing session, and indices of the messages that each gets."""
@@ -62,8 +46,6 @@ second value applies while light clients are active."""
 _DELIVERIES, _DELIVERIES_SHARED = 20_000, 500
 """Deliveries of all clients in a turn after which bursts wait for the next one; the second value
 applies while light clients are active."""
-_FOR_NOW = int(ReasonCode.QUOTA_EXCEEDED)
-"""Reason code at which the bridge of a foldmq sends a message again."""
 
 
 class Publisher:
@@ -190,17 +172,17 @@ class Publisher:
         self, topics: Sequence[bytes], message_routes: list[Route], qos: int
     ) -> list[Route]:
         """Activate the frozen receivers of messages; return the first routes without any."""
-        wanted: dict[bytes, tuple[str, ...]] = {}
+        frozen_of: dict[bytes, tuple[str, ...]] = {}
         for topic, route in zip(topics, message_routes, strict=False):
             if route.frozen:
                 frozen = route.to_activate(qos)
                 if frozen:
-                    wanted[topic] = frozen
-        if not wanted:
+                    frozen_of[topic] = frozen
+        if not frozen_of:
             return message_routes
-        done = self._node.activation.activate(wanted.items())
-        if done < len(wanted):
-            waits = [*wanted][done]
+        count = self._node.activation.activate(frozen_of.items())
+        if count < len(frozen_of):
+            waits = [*frozen_of][count]
             message_routes = message_routes[: topics.index(waits)]
         return (
             self._node.router.routes.look_up(topics[: len(message_routes)])
@@ -257,56 +239,29 @@ class Publisher:
         """Route released QoS 2 messages, either all retained or none.
 
         ``took_effect`` are the positions of the first and the last entry of the release. Since the
-        messages were received, their expiry has counted down, and some may have expired.
+        messages were received, their expiry has counted down; expired ones are not delivered.
         """
-        if any(message.expires for message in messages):
-            self._release_expiring(refs, messages, took_effect, retain=retain)
-        else:
-            self._route_released(refs, messages, 0, took_effect, retain=retain)
-
-    def _release_expiring(
-        self,
-        refs: Sequence[Position],
-        messages: Sequence[Message],
-        took_effect: tuple[Position, Position],
-        *,
-        retain: bool,
-    ) -> None:
-        """Route released messages of which some have an expiry; expired ones are not delivered."""
-        now_ms = self._node.clock.steady_ms()
-        passed = self._node.expired_until
-        expired = [0 < message.expires <= passed for message in messages]
-        for gone in (False, True):
-            if gone not in expired:
-                continue
-            part = [
-                message
-                for message, is_gone in zip(messages, expired, strict=True)
-                if is_gone is gone
+        now_ms, passed = self._node.clock.steady_ms(), self._node.expired_until
+        for is_expired in (False, True):
+            chosen = [
+                (ref, message)
+                for ref, message in zip(refs, messages, strict=True)
+                if (0 < message.expires <= passed) is is_expired
             ]
-            of = [ref for ref, is_gone in zip(refs, expired, strict=True) if is_gone is gone]
-            self._route_released(of, part, now_ms, took_effect, retain=retain, expired=gone)
-
-    def _route_released(
-        self,
-        refs: Sequence[Position],
-        messages: Sequence[Message],
-        now_ms: int,
-        took_effect: tuple[Position, Position],
-        *,
-        retain: bool,
-        expired: bool = False,
-    ) -> None:
-        payloads = [message.payload for message in messages]
-        topics = [message.topic for message in messages]
-        content = StoredMessages(refs[0], topics, payloads, sum(map(len, payloads)))
-        if any(message.block for message in messages):
-            content = content._replace(
-                blocks=remaining_properties(messages, now_ms),
-                expires=[message.expires for message in messages],
-            )
-        whole = self._batch(2, content, refs, retain, expired=expired)
-        self._route(content, whole, took_effect)
+            if not chosen:
+                continue
+            part = [message for _, message in chosen]
+            payloads = [message.payload for message in part]
+            topics = [message.topic for message in part]
+            content = StoredMessages(chosen[0][0], topics, payloads, sum(map(len, payloads)))
+            if any(message.block for message in part):
+                content = content._replace(
+                    blocks=remaining_properties(part, now_ms),
+                    expires=[message.expires for message in part],
+                )
+            positions = [ref for ref, _ in chosen]
+            whole = self._batch(2, content, positions, retain, expired=is_expired)
+            self._route(content, whole, took_effect)
 
     def too_large(self, packet: Publishes) -> Sequence[int]:
         """Return the indices of messages for which no record has room.
@@ -335,10 +290,11 @@ class Publisher:
 
     def drop(self, reason: str, topics: Sequence[bytes], *, recorded: bool) -> None:
         """Count dropped messages on these topics; ``recorded``: they would have been."""
-        node, where = self._node, None
+        node = self._node
         if recorded:
-            where = format_position(node.emit(dropped_unrecorded(self.name, reason, topics)))
-        node.count_dropped(reason, len(topics), client=self.name, position=where)
+            node.drop_unrecorded(self.name, reason, topics)
+        else:
+            node.count_dropped(reason, len(topics), client=self.name, position=None)
         if reason in (publish_admission.TOPIC_LEVELS, publish_admission.PERSONAL_KEYS):
             node.limits.refused.add(reason, node.clock.monotonic(), len(set(topics)))
 
@@ -489,7 +445,7 @@ class Publisher:
             if actor is not None and not actor.stopped:
                 node.kernel.tell(actor, DeniedMessages(missed))
             else:
-                node.drop_denied(subscriber.session, missed, subscriber.filter)
+                node.drop(subscriber.session, "not_permitted", missed, subscriber.filter)
 
     def _filter_targets(
         self, accepts: Callable[[Subscriber], bool], targets: Sequence[Subscriber], batch: Batch
@@ -500,13 +456,7 @@ class Publisher:
             if accepts(target):
                 chosen.append(target)
             elif batch.qos and target.qos:
-                for event in dropped(
-                    target.session, "other_prefix", batch.positions, target.filter
-                ):
-                    at = format_position(self._node.emit(event))
-                    self._node.count_dropped(
-                        "other_prefix", event.count, client=target.session, position=at
-                    )
+                self._node.drop(target.session, "other_prefix", batch.positions, target.filter)
         return chosen
 
     def _plan(self, topics: Sequence[bytes], qos: int, *, is_recorded: bool) -> RoutingPlan:
@@ -585,295 +535,6 @@ class Publisher:
         if self.connection is not None:
             self.connection.caused += deliveries
             self._node.router.deliveries += deliveries
-
-
-class ClientPublisher(Publisher):
-    """Publishes the messages of the client of a session, and acknowledges them."""
-
-    __slots__ = ("_delivery", "_refused_on", "_session", "bridged", "is_bridge")
-
-    def __init__(self, node: NodeContext, session: SessionCore, delivery: Delivery) -> None:
-        super().__init__(node, session.name)
-        self._session = session
-        self._delivery = delivery
-        self.bridged: LogRun | None = None
-        """The log of which the client is a bridge; None: it is none of a foldmq."""
-        self.is_bridge = False
-        """Whether the client is known to be a bridge that passes properties on (MQTT 5)."""
-        self._refused_on: ClientConnection | None = None
-        """The connection of the bridge on which a message was refused for now."""
-
-    def on_publishes(self, connection: ClientConnection, packet: Publishes) -> Publishes | None:
-        """Publish as many messages as fit into one turn; return the others."""
-        if not self.is_bridge or not packet.blocks:
-            return self._publish_some(connection, packet, len(packet))
-        packet, most = self._end_loops(connection, packet)
-        return self._publish_some(connection, packet, most) if most else None
-
-    def _publish_some(
-        self, connection: ClientConnection, packet: Publishes, most: int
-    ) -> Publishes | None:
-        """Publish the first of at most ``most`` messages; return the others."""
-        rest, at_once = None, most
-        if packet.qos < 2:  # others are routed when they are released
-            at_once = min(most, self.at_once(packet.topics, packet.qos))
-        elif not packet.dup:
-            at_once = min(most, _distinct(packet.packet_ids))
-        if not at_once:
-            return packet  # frozen sessions are activated first
-        if at_once < len(packet):
-            rest = packet.select(range(at_once, len(packet)))
-            packet = packet.select(range(at_once))
-        if packet.qos == 2 and not packet.dup and not self._replace(connection, packet):
-            return rest
-        origins: dict[int, Origin] = {}
-        if self.bridged is not None and packet.qos == 1:
-            packet = self._without_known(connection, self.bridged, packet, origins)
-            if not packet.topics:
-                return rest
-        recorded = packet.qos > 0 or packet.retain
-        admitted, behind = self._admit(connection, packet, origins, recorded=recorded)
-        for reason, topics in admitted.drops:
-            self._refuse(connection, reason, topics, recorded=recorded)
-        if admitted.close:
-            self._close(connection, packet, admitted)
-        if admitted.accepted:
-            if packet.qos == 2:
-                self.store(admitted.accepted)
-            elif self.bridged is not None and origins:
-                self._take(self.bridged, admitted.accepted, origins)
-            else:
-                self.publish(admitted.accepted)
-        if packet.qos and admitted.answered:
-            kind = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
-            ids = packet.packet_ids[: admitted.answered]
-            self.acknowledge(connection, kind, ids, admitted.reasons)
-        self._refuse_for_now(connection, behind)
-        return rest
-
-    def _end_loops(self, connection: ClientConnection, packet: Publishes) -> tuple[Publishes, int]:
-        """Acknowledge the first messages if they have passed this broker before.
-
-        Return the others, and how many precede the next one that has; 0: there are no others.
-        """
-        logs = self._node.logs
-        looped = [has_passed(block, logs) for block in packet.blocks or ()]
-        count = looped.index(False) if False in looped else len(looped)
-        if count:
-            self._node.count_dropped(publish_admission.BRIDGE_LOOP, count, client=self.name)
-            if packet.qos:
-                kind = PacketType.PUBACK if packet.qos == 1 else PacketType.PUBREC
-                self.acknowledge(connection, kind, packet.packet_ids[:count])
-            packet = packet.select(range(count, len(packet)))
-        left = looped[count:]
-        return packet, left.index(True) if True in left else len(left)
-
-    def _admit(
-        self,
-        connection: ClientConnection,
-        packet: Publishes,
-        origins: Mapping[int, Origin],
-        *,
-        recorded: bool,
-    ) -> tuple[publish_admission.AdmittedPublish, Sequence[int]]:
-        """Decide about messages, up to one that a bridge sends again.
-
-        It would be taken for known then if this log had one behind it. The second result are the
-        packet identifiers of those behind it.
-        """
-        state, name = self._session.state, self._session.name
-        if self._node.names is not None:
-            name = connection.given_id
-        admitted = publish_admission.admit(
-            packet,
-            self._node.publish_rules,
-            connection.access,
-            state.inbound,
-            self.too_large(packet) if recorded else (),
-            explain=connection.properties is not None,
-            bridge=state.bridge or (state.level == 5 and name),
-        )
-        if not origins or _FOR_NOW not in admitted.reasons:
-            return admitted, ()
-        self._refused_on = connection
-        count = admitted.reasons.index(_FOR_NOW) + 1
-        first, _ = self._admit(connection, packet.select(range(count)), {}, recorded=recorded)
-        return first, packet.packet_ids[count:]
-
-    def _refuse_for_now(self, connection: ClientConnection, packet_ids: Sequence[int]) -> None:
-        """Refuse messages of a bridge, which sends them again over another connection."""
-        if packet_ids:
-            reasons = [_FOR_NOW] * len(packet_ids)
-            self.acknowledge(connection, PacketType.PUBACK, packet_ids, reasons)
-
-    def _without_known(
-        self,
-        connection: ClientConnection,
-        bridged: LogRun,
-        packet: Publishes,
-        origins: dict[int, Origin],
-    ) -> Publishes:
-        """Acknowledge messages that this log has; return the others, and their ``origins``."""
-        if connection is self._refused_on:
-            self._refuse_for_now(connection, packet.packet_ids)
-            return packet.select(range(0))
-        taken = self._node.state.destinations.taken.get(self.name)
-        if taken is None or (taken.log, taken.run) != bridged:
-            through = recorded_ms = 0
-        else:
-            through, recorded_ms = taken.through, taken.recorded_ms
-        blocks, known = [*(packet.blocks or ())], []
-        for at, block in enumerate(blocks):
-            origin, blocks[at] = split_origin(block)
-            if origin is None:
-                continue
-            if origin.at <= through and origin.time_ms <= recorded_ms:
-                known.append(at)
-            else:
-                through, _, recorded_ms = origins[packet.packet_ids[at]] = origin
-        packet.blocks = blocks if any(blocks) else []
-        if not known:
-            return packet
-        self.acknowledge(connection, PacketType.PUBACK, [packet.packet_ids[at] for at in known])
-        others = frozenset(known)
-        return packet.select([at for at in range(len(packet)) if at not in others])
-
-    def _take(self, bridged: LogRun, packet: Publishes, origins: dict[int, Origin]) -> None:
-        """Publish messages of another log, and record where they come from in the same turn."""
-        refs: list[Position] = []
-        for part in self._split(packet):
-            first = self._publish_now(part)
-            refs += range(first, first + len(part))
-        pairs = [
-            (ref, origins[pid])
-            for ref, pid in zip(refs, packet.packet_ids, strict=True)
-            if pid in origins
-        ]
-        if pairs:
-            through, _, recorded_ms = pairs[-1][1]
-            places = (
-                to_runs([ref for ref, _ in pairs]),
-                to_runs([each.position for _, each in pairs]),
-            )
-            self._node.emit(OriginTaken(self.name, *bridged, through, recorded_ms, *places))
-
-    def _replace(self, connection: ClientConnection, packet: Publishes) -> bool:
-        """Give up messages whose packet identifiers the client uses for others.
-
-        It has lost its state: a message sent again would be the same. Returns False while the
-        earlier messages are loaded; ``packet`` is handled then.
-        """
-        session = self._session
-        inbound = session.state.inbound
-        if inbound.keys().isdisjoint(packet.packet_ids):
-            return True
-        again = [message for message in packet if message.packet_id in inbound]
-        refs = [inbound[message.packet_id] for message in again]
-        messages = self._delivery.find(refs)
-        if messages is None:
-            self._delivery.load(refs, lambda: self._publish_loaded(connection, packet))
-            return False
-        gone = {
-            message.packet_id: ref
-            for message, ref in zip(again, refs, strict=True)
-            if not _is_same(message, messages[ref])
-        }
-        self._delivery.release(refs)
-        if gone:
-            pids, old = (
-                acknowledgements.in_parts([*gone]),
-                acknowledgements.in_parts([*gone.values()]),
-            )
-            for part, of in zip(pids, old, strict=True):
-                session.emit(InboundReplaced(session.name, to_runs(part), to_runs(of)))
-            _log.info(
-                "QoS 2 messages given up: packet identifiers used again without PUBREL",
-                client=session.name,
-                address=connection.address,
-                messages=len(gone),
-            )
-        return True
-
-    def _publish_loaded(self, connection: ClientConnection, packet: Publishes) -> None:
-        if connection is self._session.connection:
-            self.on_publishes(connection, packet)
-
-    def _refuse(
-        self, connection: ClientConnection, reason: str, topics: list[bytes], *, recorded: bool
-    ) -> None:
-        """Count messages that are not admitted; record that if they would have been recorded."""
-        if reason == publish_admission.NOT_PERMITTED:
-            name = self._session.name
-            self._node.permissions.deny_publish(name, connection, topics, recorded=recorded)
-        else:
-            self.drop(reason, topics, recorded=recorded)
-
-    def _close(
-        self,
-        connection: ClientConnection,
-        packet: Publishes,
-        admitted: publish_admission.AdmittedPublish,
-    ) -> None:
-        """Close the connection because of a message."""
-        reason, client = admitted.close, self._session.name
-        connection.close_soon(reason)
-        if reason == publish_admission.QOS2_REJECTED:
-            _log.info("QoS 2 publish rejected", client=client, address=connection.address)
-            return
-        if reason == publish_admission.TOO_LARGE:
-            self._node.limits.refused.add(
-                reason,
-                self._node.clock.monotonic(),
-                client=client,
-                address=connection.address,
-                payload=len(packet.payloads[admitted.answered]),
-            )
-        connection.ignore_input()
-
-    def acknowledge(
-        self,
-        connection: ClientConnection,
-        kind: PacketType,
-        packet_ids: Sequence[int],
-        reasons: Sequence[int] = (),
-    ) -> None:
-        """Answer messages of the client with packets of one kind, once they are on disk."""
-        if connection.receive_window is not None:
-            connection.receive_window.acknowledge(self._node.journal, kind, packet_ids, reasons)
-        properties = connection.properties
-        if properties is not None and any(reasons):
-            data = encode_explained_acks(
-                kind,
-                packet_ids,
-                reasons,
-                limit=properties.maximum_packet_size,
-                explain=properties.request_problem_information,
-            )
-        else:
-            data = encode_acks(kind, packet_ids)
-        self._session.answer(connection, data, len(packet_ids))
-
-
-def _distinct(packet_ids: Sequence[int]) -> int:
-    """Return how many packet identifiers, counted from the first, differ from those before."""
-    if len(set(packet_ids)) == len(packet_ids):
-        return len(packet_ids)
-    seen: set[int] = set()
-    for pid in packet_ids:
-        if pid in seen:
-            break
-        seen.add(pid)
-    return len(seen)
-
-
-def _is_same(message: Publish, known: Message) -> bool:
-    """Return whether a message that was not released is sent again."""
-    return (message.topic, message.payload, message.retain, message.block) == (
-        known.topic,
-        known.payload,
-        known.retain,
-        known.block,
-    )
 
 
 def split_for_records(packet: Publishes, limit: int) -> list[Publishes]:

@@ -5,8 +5,8 @@ at a time than it accepts. A client that stays connected with MQTT 3.1.1 gets th
 has not acknowledged for some time.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from itertools import chain, islice, takewhile
 from typing import Final
 
@@ -17,8 +17,8 @@ from actors.session.position_properties import with_position
 from actors.session.session_messages import AckCheck
 from actors.session.session_output import SessionOutput
 from eventstore.format.events import Redelivered
-from eventstore.format.positions import format_position, to_runs
-from projections.state.session import InFlight, SessionState, SubscriptionState
+from eventstore.format.positions import to_runs
+from projections.state.session import InFlight, SubscriptionState
 from projections.state.waiting_queue import QOS_MASK, RAP_FLAG, RETAIN_FLAG
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.packets import PacketType
@@ -41,15 +41,16 @@ class Redelivery:
     a reference cycle when the session ends.
     """
 
-    __slots__ = ("_ack_check_set", "_first", "_node", "_session", "_v5", "pending", "resumed")
+    __slots__ = ("_ack_check_set", "_node", "_repeated", "_session", "_v5", "pending", "resumed")
 
     def __init__(self, node: NodeContext, session: SessionCore) -> None:
         self._node = node
         self._session = session
         self._ack_check_set = False
         self._v5 = False
-        self._first: FirstTransmissions | None = None
-        """Deliveries that ``ack_wait`` repeated, as they were before; None: there are none."""
+        self._repeated: dict[tuple[int, bool], InFlight] = {}
+        """Deliveries that ``ack_wait`` repeated, as they were before: repeating them overwrites
+        their time in the folded state. By packet identifier, and whether it was the PUBREL."""
         self.pending: deque[int] | None = None
         """Packet identifiers still to be redelivered after a reconnect; None: there are none."""
         self.resumed = False
@@ -58,7 +59,7 @@ class Redelivery:
     def attach(self, *, v5: bool) -> None:
         """Begin with a client that connected; ``v5``: with MQTT 5."""
         self._v5 = v5
-        self._first = None
+        self._repeated = {}
         self.resumed = False
 
     def begin(self) -> None:
@@ -89,9 +90,9 @@ class Redelivery:
             sent = self._republish(delivery, unacked, "resumed", delivery.send_queued)
             if not sent and unacked:
                 return
-            last = unacked[sent - 1] if sent < len(unacked) else None
+            last_pid = unacked[sent - 1] if sent < len(unacked) else None
             while self.pending:
-                if self.pending.popleft() == (last if last is not None else chosen[-1]):
+                if self.pending.popleft() == (last_pid if last_pid is not None else chosen[-1]):
                     break
 
     def _end_unsendable(
@@ -105,35 +106,30 @@ class Redelivery:
         """
         connection, encoder, state = self._session.connection, delivery.encoder, self._session.state
         access = connection.access if connection is not None else None
-        limited, sealing = encoder is not None and encoder.limit, self._node.sealing
-        if not unacked or (access is None and not limited and sealing is None):
+        limited = encoder is not None and encoder.limit
+        if not unacked or (access is None and not limited and self._node.sealing is None):
             return True
-        messages = delivery.find([state.inflight[pid].ref for pid in unacked])
+        messages = delivery.find_or_load([state.inflight[pid].ref for pid in unacked], again)
         if messages is None:
-            delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return False
         now_ms = self._node.clock.steady_ms()
-        denied: list[int] = []
-        denied_at_qos_2: list[int] = []
+        withheld: dict[tuple[str, bool], list[int]] = defaultdict(list)
+        """By reason, and whether they are at QoS 2."""
         large: list[int] = []
-        erased: list[int] = []
-        erased_at_qos_2: list[int] = []
         for pid in unacked:
             sent = state.inflight[pid]
-            flags = sent.flags & QOS_MASK, self._has_retain(sent.flags)
+            message, qos = messages[sent.ref], sent.flags & QOS_MASK
+            flags = qos, self._has_retain(sent.flags)
             of = sent.subscription if _is_alone(sent) else None
-            if sealing is not None and sealing.is_erased(sent.ref, messages[sent.ref]):
-                (erased_at_qos_2 if flags[0] == 2 else erased).append(pid)
-            elif access is not None and not access.read[messages[sent.ref].topic]:
-                (denied_at_qos_2 if flags[0] == 2 else denied).append(pid)
-            elif encoder is not None and encoder.is_too_large(
-                messages[sent.ref], flags, now_ms, of
-            ):
+            if self._node.is_erased(sent.ref, message):
+                withheld["erased", qos == 2].append(pid)
+            elif access is not None and not access.read[message.topic]:
+                withheld["not_permitted", qos == 2].append(pid)
+            elif encoder is not None and encoder.is_too_large(message, flags, now_ms, of):
                 large.append(pid)
-        self._end("not_permitted", denied, ReasonCode.ADMINISTRATIVE_ACTION)
-        self._complete("not_permitted", denied_at_qos_2)
-        self._end("erased", erased, ReasonCode.ADMINISTRATIVE_ACTION)
-        self._complete("erased", erased_at_qos_2)
+        for reason in ("not_permitted", "erased"):
+            self._end(reason, withheld[reason, False], ReasonCode.ADMINISTRATIVE_ACTION)
+            self._complete(reason, withheld[reason, True])
         self._end("packet_too_large", large, ReasonCode.PACKET_TOO_LARGE)
         return True
 
@@ -159,11 +155,7 @@ class Redelivery:
             return
         session = self._session
         for sent in [session.state.inflight[pid] for pid in packet_ids]:
-            for event in queueing.dropped(
-                session.name, reason, [sent.ref], sent.subscription.filter
-            ):
-                at = format_position(session.emit(event))
-                self._node.count_dropped(reason, event.count, client=session.name, position=at)
+            self._node.drop(session.name, reason, [sent.ref], sent.subscription.filter)
         codes = [int(ReasonCode.ADMINISTRATIVE_ACTION)] * len(packet_ids)
         received = acknowledgements.received(session.state, packet_ids, codes)
         if received is not None:
@@ -206,9 +198,8 @@ class Redelivery:
         connection, state = self._session.connection, self._session.state
         if connection is None or not unacked:
             return 0
-        stored = delivery.find([state.inflight[pid].ref for pid in unacked])
+        stored = delivery.find_or_load([state.inflight[pid].ref for pid in unacked], again)
         if stored is None:
-            delivery.load([state.inflight[pid].ref for pid in unacked], again)
             return 0
         payloads = [stored[state.inflight[pid].ref].payload for pid in unacked]
         unacked = unacked[: queueing.within(payloads, self._node.delivery_limits.batch_bytes)]
@@ -247,10 +238,31 @@ class Redelivery:
             self.expect_acks()
 
     def _keep_first(self, pids: Sequence[int], *, released: bool) -> None:
-        """Remember deliveries that are about to be sent again, which overwrites their time."""
-        if self._first is None:
-            self._first = FirstTransmissions()
-        self._first.keep(self._session.state, pids, released=released)
+        """Remember deliveries that are about to be sent again."""
+        table = self._unfinished(released=released)
+        for pid in pids:
+            self._repeated[pid, released] = self._first(pid, table[pid], released=released)
+
+    def _unfinished(self, *, released: bool) -> dict[int, InFlight]:
+        """Return the deliveries that wait for PUBCOMP, or else for PUBACK or PUBREC."""
+        state = self._session.state
+        return state.releasing if released else state.inflight
+
+    def _first(self, pid: int, sent: InFlight, *, released: bool) -> InFlight:
+        """Return an unfinished delivery as it was before ``ack_wait`` repeated it."""
+        first = self._repeated.get((pid, released))
+        if first is None or first.ref != sent.ref or first.subscription is not sent.subscription:
+            return sent  # the packet identifier may now belong to another delivery
+        return first
+
+    def _forget_completed(self) -> None:
+        """Forget the repeated deliveries that the client has completed."""
+        kept: dict[tuple[int, bool], InFlight] = {}
+        for (pid, released), first in self._repeated.items():
+            sent = self._unfinished(released=released).get(pid)
+            if sent is not None and first.ref == sent.ref:
+                kept[pid, released] = first
+        self._repeated = kept
 
     def oldest_ms(self, *, released: bool) -> int:
         """Return when the oldest unfinished delivery was first sent; 0: there is none.
@@ -258,11 +270,11 @@ class Redelivery:
         ``released``: when the first PUBREL was sent, of the deliveries that wait for PUBCOMP.
         Redelivery after ``ack_wait`` does not count; redelivery after a reconnect does.
         """
-        state = self._session.state
-        if self._first is not None:
-            return self._first.oldest_ms(state, released=released)
-        table = state.releasing if released else state.inflight
-        return min([sent.sent_ms for sent in table.values()], default=0)
+        table, first = self._unfinished(released=released), self._first
+        if not self._repeated:
+            return min([sent.sent_ms for sent in table.values()], default=0)
+        times = [first(pid, sent, released=released).sent_ms for pid, sent in table.items()]
+        return min(times, default=0)
 
     def expect_acks(self) -> None:
         """Check after ``ack_wait`` for missing acknowledgements."""
@@ -282,8 +294,8 @@ class Redelivery:
         connection, state = self._session.connection, self._session.state
         wait = self._node.options.ack_wait
         nothing = not (state.inflight or state.releasing)
-        if self._first is not None:
-            self._first.forget_completed(state)
+        if self._repeated:
+            self._forget_completed()
         if connection is None or not wait or nothing or self._v5:
             self._ack_check_set = False
             return
@@ -336,51 +348,3 @@ def _is_alone(sent: InFlight) -> bool:
     """
     held = sent.subscription.filter
     return bool(sent.flags & RETAIN_FLAG) or held.startswith(SHARE) or is_replay_filter(held)
-
-
-class FirstTransmissions:
-    """Unfinished deliveries of a session as they were before they were sent again.
-
-    Redelivery overwrites the time of a delivery in the folded state.
-    """
-
-    __slots__ = ("_resent",)
-
-    def __init__(self) -> None:
-        self._resent: dict[tuple[int, bool], InFlight] = {}
-        """By packet identifier, and whether the PUBREL was sent again."""
-
-    def keep(self, state: SessionState, pids: Iterable[int], *, released: bool) -> None:
-        """Remember deliveries that are about to be sent again."""
-        table = state.releasing if released else state.inflight
-        for pid in pids:
-            self._resent[pid, released] = self._first(pid, table[pid], released=released)
-
-    def _first(self, pid: int, sent: InFlight, *, released: bool) -> InFlight:
-        """Return an unfinished delivery as it was before ``ack_wait`` repeated it."""
-        first = self._resent.get((pid, released))
-        if first is None or first.ref != sent.ref or first.subscription is not sent.subscription:
-            return sent  # the packet identifier may now belong to another delivery
-        return first
-
-    def forget_completed(self, state: SessionState) -> None:
-        """Forget the deliveries that the client has completed."""
-        kept: dict[tuple[int, bool], InFlight] = {}
-        for (pid, released), first in self._resent.items():
-            sent = (state.releasing if released else state.inflight).get(pid)
-            if sent is not None and first.ref == sent.ref:
-                kept[pid, released] = first
-        self._resent = kept
-
-    def oldest_ms(self, state: SessionState, *, released: bool) -> int:
-        """Return when the oldest unfinished delivery was first sent; 0: there is none.
-
-        ``released``: when the first PUBREL was sent, of the deliveries that wait for PUBCOMP.
-        Redelivery after ``ack_wait`` does not count; redelivery after a reconnect does.
-        """
-        table = state.releasing if released else state.inflight
-        if not self._resent:
-            return min([sent.sent_ms for sent in table.values()], default=0)
-        first = self._first
-        times = [first(pid, sent, released=released).sent_ms for pid, sent in table.items()]
-        return min(times, default=0)

@@ -12,7 +12,6 @@ Work of unbounded length (many filters, many messages, many receivers) is done i
 separate turn. Until it is done, all other messages to the session wait, except deliveries.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 import structlog
@@ -24,7 +23,6 @@ from actors.session.delivery import Delivery
 from actors.session.lifecycle import SessionLifecycle
 from actors.session.node_context import NodeContext
 from actors.session.packet_handler import PacketHandler
-from actors.session.publisher import ClientPublisher
 from actors.session.session_messages import (
     AckCheck,
     ConnectionAttached,
@@ -54,7 +52,6 @@ class Session(SessionCore):
 
     __slots__ = (
         "_lifecycle",
-        "_packets",
         "_recorded",
         "_subscriptions",
         "delivery",
@@ -62,7 +59,7 @@ class Session(SessionCore):
         "to_deliver",
     )
 
-    __deletable__ = ("_lifecycle", "_packets", "_subscriptions", "delivery", "publisher")
+    __deletable__ = ("_lifecycle", "_subscriptions", "delivery", "publisher")
     delivery_class: ClassVar[type[Delivery]] = Delivery
 
     def __init__(self, node: NodeContext, name: str, state: SessionState | None) -> None:
@@ -70,9 +67,8 @@ class Session(SessionCore):
         self.delivery = delivery = self.delivery_class(node, self)
         """Deliveries to the client, and the queue."""
         self._subscriptions = subscriptions = SubscriptionHandler(node, self, delivery)
-        self.publisher = publisher = ClientPublisher(node, self, delivery)
-        """Records and routes what the client publishes."""
-        self._packets = PacketHandler(node, self, delivery, publisher, subscriptions)
+        self.publisher = publisher = PacketHandler(node, self, delivery, subscriptions)
+        """Handles the packets of the client; records and routes what it publishes."""
         self._lifecycle = SessionLifecycle(node, self, delivery, publisher, subscriptions)
         self._recorded: list[tuple[Event, Position, int]] | None = None
         self.to_deliver: list[Outgoing] | None = None
@@ -113,11 +109,21 @@ class Session(SessionCore):
     def _handle(self, message: Any) -> None:
         kind = type(message)
         if kind is Packets:
-            self._packets.handle(message)
+            self.publisher.handle(message)
         elif kind is Outgoing:
             self.delivery.deliver(message)
-        elif kind in _HANDLERS:
-            _HANDLERS[kind](self, message)
+        elif kind is Writable:
+            if message.connection is self.connection:
+                self.delivery.send_queued()
+        elif kind is Loaded:
+            self.delivery.loaded(message.messages)
+            self._unstash()
+        elif kind is AckCheck:
+            self.delivery.check_acks()
+        elif kind is ContinueSending:
+            self.delivery.continue_sending()
+        elif kind is ActorFailed:
+            self._on_failed(message)
         else:
             self._lifecycle.handle(message)
 
@@ -155,10 +161,10 @@ class Session(SessionCore):
             subscriber.actor = None
             if self.connection is not None:
                 self._subscriptions.start_actor(subscriber)
-        self.to_deliver = left = failed.outgoings(message)
-        while left:
-            self._handle(left[0])
-            left.pop(0)
+        self.to_deliver = outgoings = failed.outgoings(message)
+        while outgoings:
+            self._handle(outgoings[0])
+            outgoings.pop(0)
         self.to_deliver = None
 
     # Output to the client.
@@ -166,20 +172,6 @@ class Session(SessionCore):
     def send_queued(self) -> None:
         """Send queued messages for which the client has room."""
         self.delivery.send_queued()
-
-    def _on_writable(self, message: Writable) -> None:
-        if message.connection is self.connection:
-            self.delivery.send_queued()
-
-    def _on_loaded(self, message: Loaded) -> None:
-        self.delivery.loaded(message.messages)
-        self._unstash()
-
-    def _on_continue_sending(self, _message: ContinueSending) -> None:
-        self.delivery.continue_sending()
-
-    def _on_ack_check(self, _message: AckCheck) -> None:
-        self.delivery.check_acks()
 
     # Rebuild after a failure.
 
@@ -213,13 +205,13 @@ class Session(SessionCore):
             at = self.emit(event)
             self._recorded.append((event, at, self._node.journal.steady_ms))
 
-    def end_rebuild(self, state: SessionState | None, last: int, first: list[Any]) -> None:
+    def end_rebuild(self, state: SessionState | None, last_record: int, first: list[Any]) -> None:
         """Continue with a state folded up to record ``last``: handle ``first``, then the rest."""
         recorded, self._recorded = self._recorded, None
         self.state = state if state is not None else SessionState(self.name)
         if state is not None:
             for event, at, time_ms in recorded or ():
-                if sequence_of(at) > last:
+                if sequence_of(at) > last_record:
                     self._node.state.apply(event, at, time_ms)
         if self.state.queued:
             self.kernel.tell(self, ContinueSending())
@@ -240,13 +232,4 @@ class Session(SessionCore):
         self.delivery.forget()
         self._subscriptions.withdraw_announced()
         self._work = None
-        del self.delivery, self.publisher, self._lifecycle, self._packets, self._subscriptions
-
-
-_HANDLERS: Final[dict[type, Callable[[Session, Any], None]]] = {
-    Writable: Session._on_writable,
-    Loaded: Session._on_loaded,
-    AckCheck: Session._on_ack_check,
-    ContinueSending: Session._on_continue_sending,
-    ActorFailed: Session._on_failed,
-}
+        del self.delivery, self.publisher, self._lifecycle, self._subscriptions

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from actors.access.credentials import Verdict
 from actors.access.enhanced import Step
 from actors.access.rules import TopicAcl
 from actors.node.operator_commands import OperatorCommand
 from actors.routing.subscriber import Subscriber
-from actors.session.delivery_encoder import VARIANTS_V5
 from eventstore.format.positions import Position
 from eventstore.log.journal import Journal
 from eventstore.log.message_store import Message, StoredMessages
@@ -33,6 +32,10 @@ from protocol.mqtt.packets import (
 )
 from protocol.mqtt.publish_encoder_v5 import PacketVariant, prepare_publishes
 
+T = TypeVar("T")
+
+VARIANTS_V5: Final = tuple(PacketVariant(qos) for qos in range(3))
+"""The variants that most MQTT 5 receivers share, by QoS."""
 NEXT_TURN: Final = object()
 """Yielded by longer work: the next part is a separate turn, and others run in between. If a number
 is yielded, the next part begins after that many seconds."""
@@ -335,27 +338,25 @@ class Batch:
 
     def select(self, keep: Sequence[int]) -> Batch:
         """Return some of the messages."""
-        if isinstance(keep, range) and keep.step == 1:
-            return self._slice(slice(keep.start, keep.stop))
-        packets, payloads, refs = self.packets, self._payloads, self.positions
         # Receivers of whole packets rarely need their topics and properties.
-        whole = (self, keep) if packets and not payloads else None
-        part_payloads = [payloads[at] for at in keep] if payloads else ()
+        is_run = isinstance(keep, range) and keep.step == 1
+        whole = (self, keep) if self.packets and not self._payloads and not is_run else None
+        payloads = _some(self._payloads, keep)
         blocks = self._blocks if whole is not None else self.blocks
         part = Batch(
             self.qos,
-            () if whole else [self.topics[at] for at in keep],
-            part_payloads,
-            [refs[at] for at in keep] if refs else (),
-            size=sum(map(len, part_payloads)) if self.qos else 0,
+            () if whole else _some(self.topics, keep),
+            payloads,
+            _some(self.positions, keep),
+            size=sum(map(len, payloads)) if self.qos else 0,
             retain=self.retain,
-            packets=[packets[at] for at in keep] if packets else (),
+            packets=_some(self.packets, keep),
             publisher=self.publisher,
             gated=self.gated,
-            blocks=[blocks[at] for at in keep] if blocks and whole is None else blocks,
+            blocks=_some(blocks, keep) if blocks and whole is None else blocks,
             published_retain=self.published_retain,
-            expires=[self.expires[at] for at in keep] if self.expires else (),
-            publishers=[self._publishers[at] for at in keep] if self._publishers else (),
+            expires=_some(self.expires, keep),
+            publishers=_some(self._publishers, keep),
             expired=self.expired,
         )
         part._whole = whole
@@ -375,25 +376,14 @@ class Batch:
             () if publisher is None else (publisher.client_id or "",),
         )
 
-    def _slice(self, run: slice) -> Batch:
-        """Return some consecutive messages."""
-        part_payloads = self._payloads[run]
-        return Batch(
-            self.qos,
-            self.topics[run],
-            part_payloads,
-            self.positions[run],
-            size=sum(map(len, part_payloads)) if self.qos else 0,
-            retain=self.retain,
-            packets=self.packets[run],
-            publisher=self.publisher,
-            gated=self.gated,
-            blocks=self.blocks[run] if self.blocks else self.blocks,
-            published_retain=self.published_retain,
-            expires=self.expires[run],
-            publishers=self._publishers[run],
-            expired=self.expired,
-        )
+
+def _some(column: Sequence[T], keep: Sequence[int]) -> Sequence[T]:
+    """Return some values of a column; an empty one has none."""
+    if not column:
+        return ()
+    if isinstance(keep, range) and keep.step == 1:
+        return column[keep.start : keep.stop]
+    return [column[at] for at in keep]
 
 
 class Outgoing(NamedTuple):

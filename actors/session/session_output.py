@@ -7,6 +7,7 @@ use it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from actors.node.read_pause import ReadPause
@@ -14,7 +15,7 @@ from actors.session.delivery_encoder import DeliveryEncoder
 from actors.session.session_messages import ClientConnection
 from eventstore.format.positions import INDEX_BITS, Position
 from eventstore.log.message_store import Message, MessageStore
-from projections.state.session import SubscriptionState
+from projections.state.session import SessionState, SubscriptionState
 from protocol.mqtt.encoder import PublishEncoder
 
 if TYPE_CHECKING:
@@ -90,13 +91,71 @@ class MessageBuffer:
         """Drop sent messages from memory."""
         if self._held:
             for ref in refs:
-                gone = self._held.pop(ref, None)
-                if gone is not None:
-                    self._held_bytes -= len(gone.payload)
+                message = self._held.pop(ref, None)
+                if message is not None:
+                    self._held_bytes -= len(message.payload)
 
     def restart_reading(self) -> None:
         """Begin with few messages again: the client has connected."""
         self._reach = _REACH
+
+
+_EXPIRED_AT_ONCE: Final = 1024
+"""Expired messages that are dropped at once."""
+_EXPIRED_WITHIN: Final = 1024
+"""Runs of a queue that are searched."""
+_QUEUES_AT_ONCE: Final = 16
+"""Queues of a session searched in one turn: a session may have thousands."""
+
+
+class QueueExpiry:
+    """Finds expired messages, in some queues at a time.
+
+    The first messages of each queue are searched: messages that expire last are mostly behind them.
+    """
+
+    __slots__ = ("_next", "_searched")
+
+    def __init__(self) -> None:
+        self._next = 0
+        """Number of the queue at which the search continues."""
+        self._searched = 0
+        """The last second in which no queue contained expired messages."""
+
+    def search(
+        self,
+        state: SessionState,
+        now: int,
+        buffer: MessageBuffer,
+        expire: Callable[[str, list[Position], int], None],
+    ) -> list[Position]:
+        """Pass expired messages to ``expire``: their filter, positions and payload bytes.
+
+        Returns messages that have to be read from the log first, as their sizes must be known.
+        """
+        if self._searched >= now:
+            return []
+        budget, begin = _EXPIRED_AT_ONCE, self._next
+        subscriptions = [*islice(state.waiting.values(), begin, begin + _QUEUES_AT_ONCE)]
+        for subscription in subscriptions:
+            queue = subscription.queue
+            expired_refs = queue.expired(now, budget, _EXPIRED_WITHIN) if queue is not None else []
+            if not expired_refs:
+                continue
+            messages = buffer.find_first(expired_refs)
+            if not messages:
+                return buffer.to_load(expired_refs)
+            refs = [ref for ref in expired_refs if ref in messages]
+            expire(subscription.filter, refs, sum(len(messages[ref].payload) for ref in refs))
+            budget -= len(refs)
+            if budget <= 0:
+                return []
+        self._next = begin + _QUEUES_AT_ONCE
+        if len(subscriptions) < _QUEUES_AT_ONCE:
+            self._next = 0
+            if budget == _EXPIRED_AT_ONCE:
+                self._searched = now
+        return []
 
 
 class SessionOutput:
@@ -178,6 +237,18 @@ class SessionOutput:
     def find(self, refs: Sequence[Position]) -> dict[Position, Message] | None:
         """Return the messages at these positions, or None if some must be loaded."""
         return self._own_buffer().find(refs)
+
+    def find_or_load(
+        self, refs: Sequence[Position], then: Callable[[], None]
+    ) -> dict[Position, Message] | None:
+        """Return the messages at these positions; None: they are read first, then ``then`` called.
+
+        Other messages wait meanwhile.
+        """
+        messages = self.find(refs)
+        if messages is None:
+            self.load(refs, then)
+        return messages
 
     def load(self, refs: Sequence[Position], then: Callable[[], None]) -> None:
         """Read messages from the log, then call ``then``; other messages wait meanwhile."""

@@ -73,16 +73,16 @@ class Subscription(LoopActor):
         other subscription passes them on.
         """
         session = self.session
-        last = session.last_subscription
+        last_actor = session.last_subscription
         subscriber = self._subscriber if matched is None else matched
         if (
             not session.held_back
-            or last is None
-            or last is self
+            or last_actor is None
+            or last_actor is self
             or self._waiting is None
-            or last.stopped
+            or last_actor.stopped
         ):
-            session.last_subscription = last = self
+            session.last_subscription = last_actor = self
             if subscriber is self._subscriber:
                 self.kernel.tell(self, messages)
                 session.held_back += 1
@@ -94,7 +94,7 @@ class Subscription(LoopActor):
             batches = self._retained_batches(messages)
         for batch in batches:
             qos = batch.qos if batch.qos < subscriber.qos else subscriber.qos
-            self.kernel.tell(last, Outgoing(subscriber, batch, qos))
+            self.kernel.tell(last_actor, Outgoing(subscriber, batch, qos))
             session.held_back += 1
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from functools import partial
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from actors.limits.token_bucket import Bucket
 from actors.routing.option_semantics import bridge_options, is_no_local, sends_retained
 from actors.routing.subscriber import is_shared
 from actors.session.decisions import subscribing
@@ -70,7 +72,8 @@ class SubscriptionHandler:
         self._node = node
         self._delivery = delivery
         self._session = session
-        self._changes = SubscriptionRate()
+        self._changes: tuple[float, int, Bucket] | None = None
+        """Rate, burst and credit of changes of subscriptions; None: there were none."""
         self._announced: list[list[str]] = []
         """Filters that the bridges of other logs know before the client has subscribed."""
         self.throttled = False
@@ -118,9 +121,9 @@ class SubscriptionHandler:
                 self._delivery.subscriptions_changed(grant.granted)
                 indexes = indexes or self._delivery.complete_encoder(0)
             groups += [entry for entry in grant.granted if is_shared(entry)]
-            last = stop == len(filters)
-            unknown = last and not self._are_known(groups)
-            if last and not unknown:
+            is_end = stop == len(filters)
+            unknown = is_end and not self._are_known(groups)
+            if is_end and not unknown:
                 self._answer(connection, _suback(connection, packet, codes, reasons))
                 self._node.journal.order_behind(connection)
             for subscriber in begun:
@@ -135,7 +138,8 @@ class SubscriptionHandler:
                     if not shared and sends_retained(new.options, is_new=new.is_new):
                         yield from self._replay(subscriber)
             if unknown:
-                yield from self._until_known(connection, groups)
+                # It must not miss messages that are published after its SUBACK.
+                yield from self._wait(connection, partial(self._are_known, groups))
                 self._answer(connection, _suback(connection, packet, codes, reasons))
                 self._node.journal.order_behind(connection)
             at = stop
@@ -150,13 +154,6 @@ class SubscriptionHandler:
         """Return whether the homes of shared subscriptions know that this log has members."""
         exchange = self._node.exchange
         return exchange is None or all(map(exchange.is_known, groups))
-
-    def _until_known(self, connection: ClientConnection, groups: Sequence[str]) -> Iterator[object]:
-        """Wait for the homes of shared subscriptions, or until the client leaves.
-
-        The client must not miss messages that are published after its SUBACK.
-        """
-        return self._wait(connection, lambda: self._are_known(groups))
 
     def _announce(
         self,
@@ -368,11 +365,13 @@ class SubscriptionHandler:
         subscriber = self._node.router.subscribe(
             session.name, topic_filter, granted.qos, connection.access, granted.options
         )
-        known = subscriber.actor
-        if isinstance(known, Subscription):
-            known.renew(subscriber)  # also one that failed: its successor must not start twice
+        actor_before = subscriber.actor
+        if isinstance(actor_before, Subscription):
+            actor_before.renew(
+                subscriber
+            )  # also one that failed: its successor must not start twice
         actor = self.start_actor(subscriber)
-        if known is not None:
+        if actor_before is not None:
             session.kernel.tell(actor, ChangeQos(granted.qos))
         return subscriber
 
@@ -404,7 +403,7 @@ class SubscriptionHandler:
             if long and not number % _RETAINED_AT_ONCE:
                 yield SAME_TURN
         if subscriber.qos and denied:
-            node.drop_denied(session.name, sorted(denied), subscriber.filter)
+            node.drop(session.name, "not_permitted", sorted(denied), subscriber.filter)
         messages.sort(key=by_age)
         in_order = merge(*sorted_parts, messages, key=by_age) if sorted_parts else iter(messages)
         while part := list(islice(in_order, _RETAINED_AT_ONCE)):
@@ -427,11 +426,11 @@ class SubscriptionHandler:
             part = filters[at : at + session.at_once(_FILTERS_AT_ONCE)]
             part = part[: _handled_at_once(part)]
             at += len(part)
-            gone = []
+            ended_filters = []
             for topic_filter in part:
-                if topic_filter in session.state.replays and topic_filter not in gone:
+                if topic_filter in session.state.replays and topic_filter not in ended_filters:
                     self._node.replays.end(session, topic_filter)
-                    gone.append(topic_filter)
+                    ended_filters.append(topic_filter)
                     codes.append(ReasonCode.SUCCESS)
                     continue
                 subscriber = self._node.router.unsubscribe(session.name, topic_filter)
@@ -443,13 +442,13 @@ class SubscriptionHandler:
                     if self._node.turn_work.pending:
                         # Messages that it matched may still be in mailboxes: it gets them.
                         subscriber.actor = actor
-                    gone.append(topic_filter)
+                    ended_filters.append(topic_filter)
                     codes.append(ReasonCode.SUCCESS)
-            for event in subscribing.unsubscribe(session.state, gone):
+            for event in subscribing.unsubscribe(session.state, ended_filters):
                 session.emit(event)
-            changes += len(gone)
+            changes += len(ended_filters)
             if connection.properties is not None:
-                self._delivery.subscriptions_changed(gone)
+                self._delivery.subscriptions_changed(ended_filters)
         self._answer(connection, _unsuback(connection, packet, codes))
         yield from _free(filters)
         yield from self._throttle(changes)
@@ -465,9 +464,12 @@ class SubscriptionHandler:
         """Pause the client for some time if it changed too many subscriptions."""
         bounds = self._node.options.bounds
         now = self._node.clock.monotonic()
-        wait = self._changes.add(
-            changes, now, bounds.subscribe_rate, bounds.max_subscriptions or _BURST
-        )
+        rate, burst = bounds.subscribe_rate, bounds.max_subscriptions or _BURST
+        if not rate:
+            return
+        if self._changes is None or self._changes[:2] != (rate, burst):
+            self._changes = rate, burst, Bucket(rate, burst, now)
+        wait = self._changes[2].take(changes, now)
         if wait:
             self._node.limits.refused.add("subscribe_rate", now, client=self._session.name)
             self.throttled = True
@@ -552,26 +554,3 @@ def _handled_at_once(filters: Sequence[str]) -> int:
         if size > _FILTERS_TEXT:
             return count or 1
     return len(filters)
-
-
-class SubscriptionRate:
-    """Counts recent changes of a session's subscriptions; times are monotonic seconds."""
-
-    __slots__ = ("_at", "_level")
-
-    def __init__(self) -> None:
-        self._at = 0.0
-        self._level = 0.0
-        """Changes beyond the rate."""
-
-    def add(self, count: int, now: float, rate: float, burst: int) -> float:
-        """Count changes; return for how many seconds the session must wait, usually 0.
-
-        ``rate`` is the average number per second (0: unlimited), ``burst`` the number allowed
-        without a pause.
-        """
-        if not rate:
-            return 0.0
-        self._level = max(0.0, self._level - (now - self._at) * rate) + count
-        self._at = now
-        return max(0.0, self._level - burst) / rate

@@ -13,7 +13,6 @@ from typing import ClassVar, Final, NamedTuple
 from actors.routing.remote_members import RemoteMembers
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber
-from actors.session.node_context import NodeContext
 from actors.session.session import Session
 
 _NONE: frozenset[int] = frozenset()
@@ -161,15 +160,15 @@ class TopicChoice(MemberChoice):
         shares: list[list[int]] = [[] for _ in rooms]
         refused: list[int] = []
         everyone = range(len(rooms))
-        known: dict[object, Sequence[int]] = {}
+        cache: dict[object, Sequence[int]] = {}
         for number, topic in enumerate(topics):
             allowed: Sequence[int] | None = everyone
             if barred:
                 key = alike[number] if alike else number
-                allowed = known.get(key)
+                allowed = cache.get(key)
                 if allowed is None:
                     allowed = [place for place in everyone if number not in barred[place]]
-                    known[key] = allowed
+                    cache[key] = allowed
             if not allowed:
                 refused.append(number)
                 continue
@@ -198,11 +197,6 @@ CHOICES: Final[dict[str, MemberChoice]] = {
 """The choices by their name in the settings."""
 
 
-def choice_of(node: NodeContext) -> MemberChoice:
-    """Return the choice that is set now: a reload may change it."""
-    return CHOICES[node.options.shared_strategy]
-
-
 def has_packet_limit(member: SharedMember) -> bool:
     """Return whether a member is a client of this log with a maximum packet size."""
     return member.session is not None and bool(member.session.delivery.packet_limit)
@@ -227,15 +221,15 @@ def first_ones(assignment: Assignment) -> Assignment:
 def _divide(numbers: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
     """Cut messages into one piece for each member, in proportion to its room."""
     total = sum(rooms)
-    taken = min(len(numbers), total)
-    sizes = [taken * room // total for room in rooms] if taken else [0] * len(rooms)
-    left = taken - sum(sizes)
+    count = min(len(numbers), total)
+    sizes = [count * room // total for room in rooms] if count else [0] * len(rooms)
+    remainder = count - sum(sizes)
     for place, room in enumerate(rooms):
-        if not left:
+        if not remainder:
             break
         if sizes[place] < room:
             sizes[place] += 1
-            left -= 1
+            remainder -= 1
     pieces: list[Sequence[int]] = []
     at = 0
     for size in sizes:
@@ -253,15 +247,15 @@ def _by_members(count: int, members: Rows) -> dict[tuple[int, ...], list[int]]:
     barred, alike = members.barred, members.alike
     kinds = list({id(numbers): numbers for numbers in barred}.values())
     restricted = _NONE.union(*kinds)
-    known: dict[object, tuple[bool, ...]] = {}
+    cache: dict[object, tuple[bool, ...]] = {}
     groups: dict[tuple[bool, ...], list[int]] = defaultdict(list)
     for number in range(count):
         kind: tuple[bool, ...] = ()
         if number in restricted:
             key = alike[number] if alike else number
-            if key not in known:
-                known[key] = tuple([number in group for group in kinds])
-            kind = known[key]
+            if key not in cache:
+                cache[key] = tuple([number in group for group in kinds])
+            kind = cache[key]
         groups[kind].append(number)
     return {
         tuple(place for place, numbers in enumerate(barred) if group[0] not in numbers): group

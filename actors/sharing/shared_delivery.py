@@ -9,29 +9,22 @@ it.
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, takewhile
-from operator import itemgetter
 
 from actors.node.backpressure import BACKLOG
 from actors.routing.shared_groups import SharedGroup
 from actors.routing.subscriber import Subscriber
-from actors.session.decisions import acknowledgements, queueing, sharing
+from actors.session.decisions import queueing, sharing
 from actors.session.delivery import Delivery
 from actors.session.delivery_encoder import remaining_properties
 from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.session.session_messages import Batch, Outgoing
 from actors.session.subscription_actor import Subscription
-from actors.sharing.member_choice import (
-    Assignment,
-    Rows,
-    SharedMember,
-    choice_of,
-    first_ones,
-    has_packet_limit,
-)
-from actors.sharing.shared_members import SharedMembers, capped_qos, unreadable_topics
-from eventstore.format.events import LOG_SESSION, Assigned, MessageDropped
-from eventstore.format.positions import Position, format_position, to_runs
+from actors.sharing.assignment_recorder import AssignmentRecorder
+from actors.sharing.member_choice import Assignment, first_ones
+from actors.sharing.shared_members import SharedMembers, capped_qos
+from eventstore.format.events import MessageDropped
+from eventstore.format.positions import Position
 from eventstore.log.message_store import Message, StoredMessages
 from projections.state.session import SubscriptionState
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK
@@ -83,7 +76,8 @@ class SharedDelivery(Delivery):
             return
         if self._home and not self._group.has_present:
             self.give_back()
-            self._pass_back(batch)
+            # Without queueing them.
+            self._recorder.assign_to_log(self._home, batch.positions, -1, batch.qos)
             return
         if session.state.queued or self.loading or self._pace.has_compared:
             self._enqueue(message, range(len(batch)))
@@ -97,9 +91,9 @@ class SharedDelivery(Delivery):
         whole = batch if fitting == len(batch) else batch.select(range(fitting))
         assignment, more = self._divide(whole)
         self._current = (message, fitting - len(assignment.waiting))
-        left = [*assignment.waiting, *range(fitting, len(batch))]
-        if left:
-            self._enqueue(message, left)
+        waiting = [*assignment.waiting, *range(fitting, len(batch))]
+        if waiting:
+            self._enqueue(message, waiting)
             if more or at_once < len(batch):
                 self.send_queued_later()
 
@@ -119,8 +113,8 @@ class SharedDelivery(Delivery):
         batch = message.batch
         at_once = self._pace.step_size(batch.topics)
         if at_once < len(batch):
-            rest = batch.select(range(at_once, len(batch)))
-            self._undivided.add_first(message._replace(batch=rest))
+            later_batch = batch.select(range(at_once, len(batch)))
+            self._undivided.add_first(message._replace(batch=later_batch))
             self.send_queued_later()
             batch = batch.select(range(at_once))
         self._drop_qos0([batch.topics[at] for at in self._divide(batch)[0].waiting])
@@ -128,8 +122,7 @@ class SharedDelivery(Delivery):
     def _drop_qos0(self, topics: Sequence[bytes]) -> None:
         """Record that QoS 0 messages are dropped because no member accepts them."""
         if topics and any(member.may_read for member in self._group.ordered()):
-            event = queueing.dropped_unrecorded(self._session.name, "slow_reader", topics)
-            self._count_dropped(event, self._session.emit(event))
+            self._node.drop_unrecorded(self._session.name, "slow_reader", topics)
 
     def continue_sending(self) -> None:
         """Divide more queued messages, and some of the remaining QoS 0 messages."""
@@ -150,7 +143,7 @@ class SharedDelivery(Delivery):
         group = self._group
         pace = self._pace
         members, more = self._members.find(batch, pace.piece_size, pace.members_at_once)
-        assignment = self._assign(batch, members)
+        assignment = self._members.assign(batch, members)
         if queued:
             assignment = first_ones(assignment)
         pace.count(len(batch) - len(assignment.waiting))
@@ -169,26 +162,12 @@ class SharedDelivery(Delivery):
                 if len(part) == longest:
                     group.last_served = subscriber.session
         if batch.qos:
-            by_topic = choice_of(self._node).keeps_topics(group, members)
-            gone = self._recorder.record(
-                batch, members, assignment, queued=queued, by_topic=by_topic
-            )
+            recorded = self._recorder.record(batch, members, assignment, queued=queued)
             if queued:
-                self.sent_from_queue += len(gone) - len(assignment.refused)
-            if gone:
-                self.release([batch.positions[number] for number in gone])
+                self.sent_from_queue += len(recorded) - len(assignment.refused)
+            if recorded:
+                self.release([batch.positions[number] for number in recorded])
         return assignment, more
-
-    def _assign(self, batch: Batch, members: Sequence[SharedMember]) -> Assignment:
-        barred = [member.barred for member in members]
-        rooms = [member.room for member in members]
-        alike = () if any(map(has_packet_limit, members)) or self._group.refused else batch.topics
-        choice = choice_of(self._node)
-        pools = choice.pools(members)
-        rows = Rows(rooms, barred if any(barred) else (), alike, pools)
-        if not members:
-            return Assignment([], range(len(batch)), ())
-        return choice.assign(batch.topics, rows)
 
     def _enqueue(self, message: Outgoing, numbers: Sequence[int]) -> None:
         """Queue messages, up to the limits of the queue."""
@@ -262,14 +241,11 @@ class SharedDelivery(Delivery):
             return False
         if self._expire(run.subscription, stored):
             return True
-        sealing = self._node.sealing
+        is_erased = self._node.is_erased
         kind, alike = next(
             groupby(
                 takewhile(stored.__contains__, run.refs),
-                lambda ref: (
-                    stored[ref].retain,
-                    sealing is not None and sealing.is_erased(ref, stored[ref]),
-                ),
+                lambda ref: (stored[ref].retain, is_erased(ref, stored[ref])),
             )
         )
         if kind[1]:
@@ -312,11 +288,11 @@ class SharedDelivery(Delivery):
         queue, passed = subscription.queue, self._node.expired_until
         if queue is None or not 0 < queue.expiry() <= passed:
             return False
-        gone = [ref for ref in queue.expired(passed) if ref in messages]
-        if gone:
-            size = sum(len(messages[ref].payload) for ref in gone)
-            self._record_expired(subscription.filter, gone, size)
-        return bool(gone)
+        expired_refs = [ref for ref in queue.expired(passed) if ref in messages]
+        if expired_refs:
+            size = sum(len(messages[ref].payload) for ref in expired_refs)
+            self._record_expired(subscription.filter, expired_refs, size)
+        return bool(expired_refs)
 
     def requeue(self, returned: dict[Position, Message]) -> None:
         """Queue unacknowledged messages of a member that left, in their former place."""
@@ -371,16 +347,12 @@ class SharedDelivery(Delivery):
             self.release(refs)
             size = 0
 
-    def _pass_back(self, batch: Batch) -> None:
-        """Return messages that have just arrived to the home, without queueing them."""
-        self._recorder.assign_to_log(self._home, batch.positions, -1, batch.qos)
-
     def release(self, refs: Iterable[Position]) -> None:
         """Drop messages from memory that have left the queue, and which logs refused them."""
-        gone, refused = [*refs], self._group.refused
-        super().release(gone)
+        released_refs, refused = [*refs], self._group.refused
+        super().release(released_refs)
         if refused:
-            for ref in gone:
+            for ref in released_refs:
                 refused.pop(ref, None)
 
     def _pass_qos0(self, subscriber: Subscriber, batch: Batch) -> None:
@@ -392,10 +364,9 @@ class SharedDelivery(Delivery):
     def _offer(self) -> None:
         """Report the members of this part to its home."""
         if self._node.exchange is not None:
-            self._node.exchange.offer(self._session.name, self._measure)
-
-    def _measure(self) -> tuple[int, int]:
-        return self._members.measure(self._session.state.queued)
+            self._node.exchange.offer(
+                self._session.name, lambda: self._members.measure(self._session.state.queued)
+            )
 
 
 _STEPS = 4
@@ -445,7 +416,7 @@ class DivisionPace:
             return count
         acls = {subscriber.acl for subscriber in online.values()}
         has_limit = self._members.have_packet_limit() or bool(group.refused)
-        if not choice_of(self._node).examines_all and not has_limit and acls == {None}:
+        if not self._members.choice.examines_all and not has_limit and acls == {None}:
             return count
         self._compared_in = self._turn
         most = max(1, min(_CHECKED_AT_ONCE // len(acls), _COMPARED_AT_ONCE // len(online)))
@@ -529,135 +500,3 @@ class UndividedMessages:
     def _add_size(self, batch: Batch, sign: int) -> None:
         self._count += sign * len(batch)
         self._bytes += sign * sum(map(len, batch.packets or batch.payloads))
-
-
-_NO_MEMBER = -1
-_NO_LOGS: list[str] = []
-
-
-class AssignmentRecorder:
-    """Records the assignments of one shared subscription.
-
-    ``home`` is the log that this part of it belongs to; empty: this one.
-    """
-
-    __slots__ = ("_home", "_members", "_node", "_session")
-
-    def __init__(
-        self, node: NodeContext, session: Session, members: SharedMembers, home: str
-    ) -> None:
-        self._node = node
-        self._session = session
-        self._members = members
-        self._home = home
-
-    def record(
-        self,
-        batch: Batch,
-        members: Sequence[SharedMember],
-        assignment: Assignment,
-        *,
-        queued: bool,
-        by_topic: bool,
-    ) -> list[int]:
-        """Record the messages assigned to each member, and the refused ones.
-
-        Returns the numbers of the messages that are no longer needed: if they were ``queued``, all
-        of these, otherwise the refused ones.
-        """
-        pieces, waiting, refused = assignment
-        denied = unreadable_topics({batch.topics[number] for number in refused}, members)
-        if not queued:
-            for member, piece in zip(members, pieces, strict=True):
-                self._record_piece(batch, member, piece, queued=False, by_topic=by_topic)
-            if refused:
-                self._record_refused(batch.select(refused), denied, queued=False)
-            self._forget_refusals(batch, waiting)
-            return [*refused]
-        # Messages leave the queue in order, and are recorded in this order.
-        owners = [
-            (number, number_of_member)
-            for number_of_member, piece in enumerate(pieces)
-            for number in piece
-        ]
-        owners = sorted([*owners, *((number, _NO_MEMBER) for number in refused)])
-        for number_of_member, group in groupby(owners, itemgetter(1)):
-            numbers = [number for number, _ in group]
-            if number_of_member == _NO_MEMBER:
-                self._record_refused(batch.select(numbers), denied, queued=True)
-            else:
-                self._record_piece(
-                    batch, members[number_of_member], numbers, queued=True, by_topic=by_topic
-                )
-        self._forget_refusals(batch, waiting)
-        return [number for number, _ in owners]
-
-    def _record_piece(
-        self,
-        batch: Batch,
-        member: SharedMember,
-        piece: Sequence[int],
-        *,
-        queued: bool,
-        by_topic: bool,
-    ) -> None:
-        name, refs = self._session.name, [batch.positions[at] for at in piece]
-        size = sum(len(batch.payloads[at]) for at in piece) if queued else -1
-        remote = member.subscriber.remote
-        if remote is not None:
-            for at, count in self.assign_to_log(remote.log, refs, size, batch.qos):
-                remote.assigned(at, count)
-            return
-        for part in acknowledgements.in_parts(refs):
-            if part:
-                # The bytes of each part are not known: the first event contains the sum.
-                event = Assigned(
-                    name, member.subscriber.session, to_runs(part), size, by_topic=by_topic
-                )
-                self._session.emit(event)
-                size = min(size, 0)
-
-    def _record_refused(self, batch: Batch, denied: set[bytes], *, queued: bool) -> None:
-        """Record messages that no member may receive or accepts: dropped, or returned to the home.
-
-        ``denied`` are the topics that no member may read.
-        """
-        name, node = self._session.name, self._node
-        size = sum(map(len, batch.payloads)) if queued else -1
-        if self._home:
-            refused = self._members.group.refused
-            own = node.options.node
-            for ref in batch.positions:
-                refused[ref] = [*refused.get(ref, ()), own]
-            self.assign_to_log(self._home, batch.positions, size, batch.qos)
-            return
-        reason = "not_permitted" if denied.issuperset(batch.topics) else "packet_too_large"
-        for event in queueing.dropped(name, reason, batch.positions, split_share(name)[1], size):
-            where = format_position(self._session.emit(event))
-            node.count_dropped(event.reason, event.count, client=name, position=where)
-
-    def assign_to_log(
-        self, log: str, refs: Sequence[Position], size: int, qos: int
-    ) -> list[tuple[Position, int]]:
-        """Record messages as assigned to a log; return position and number for each event."""
-        name, refused = self._session.name, self._members.group.refused
-        recorded = []
-        for logs, alike in groupby(refs, lambda ref: refused.get(ref, _NO_LOGS)):
-            for part in acknowledgements.in_parts([*alike]):
-                event = Assigned(name, LOG_SESSION + log, to_runs(part), size, qos=qos)
-                event.refused = logs
-                recorded.append((self._session.emit(event), len(part)))
-                size = min(size, 0)
-        if refused:
-            for ref in refs:
-                refused.pop(ref, None)
-        return recorded
-
-    def _forget_refusals(self, batch: Batch, waiting: Sequence[int]) -> None:
-        """Forget which logs refused messages, except for messages that still wait."""
-        refused = self._members.group.refused
-        if refused:
-            stay = set(waiting)
-            for number, ref in enumerate(batch.positions):
-                if number not in stay:
-                    refused.pop(ref, None)

@@ -11,7 +11,14 @@ from actors.session.decisions import queueing
 from actors.session.node_context import NodeContext
 from actors.session.session import Session
 from actors.session.session_messages import Batch, ClientConnection, Outgoing
-from actors.sharing.member_choice import SharedMember, choice_of
+from actors.sharing.member_choice import (
+    CHOICES,
+    Assignment,
+    MemberChoice,
+    Rows,
+    SharedMember,
+    has_packet_limit,
+)
 
 _OFFERED = 4096
 """Maximum room that is reported to the home of a shared subscription, in messages."""
@@ -32,6 +39,26 @@ class SharedMembers:
         """The shared subscription."""
         return self._node.router.groups.find(self._name)
 
+    @property
+    def choice(self) -> MemberChoice:
+        """How members are chosen now: a reload may change it."""
+        return CHOICES[self._node.options.shared_strategy]
+
+    def assign(self, batch: Batch, members: Sequence[SharedMember]) -> Assignment:
+        """Assign the messages of a batch to members that :meth:`find` returned."""
+        if not members:
+            return Assignment([], range(len(batch)), ())
+        barred = [member.barred for member in members]
+        rooms = [member.room for member in members]
+        alike = () if any(map(has_packet_limit, members)) or self.group.refused else batch.topics
+        choice = self.choice
+        rows = Rows(rooms, barred if any(barred) else (), alike, choice.pools(members))
+        return choice.assign(batch.topics, rows)
+
+    def keep_topics(self, members: Sequence[SharedMember]) -> bool:
+        """Return whether the member for a topic depends only on the set of connected members."""
+        return self.choice.keeps_topics(self.group, members)
+
     def find(self, batch: Batch, piece: int, most: int) -> tuple[list[SharedMember], bool]:
         """Return members that may receive messages of a batch, with their room.
 
@@ -39,7 +66,7 @@ class SharedMembers:
         ``piece``, but at most ``most``, which are served in one step, unless all connected members
         matter. Also returns whether others may have room.
         """
-        choice, count, group = choice_of(self._node), len(batch), self.group
+        choice, count, group = self.choice, len(batch), self.group
         examines_all = choice.examines_all
         enough = min(-(-count // piece), most)
         members: list[SharedMember] = []
@@ -133,7 +160,7 @@ class SharedMembers:
             barred = {at for at in range(count) if log in refused.get(positions[at], ())}
         room = count
         if batch.qos:
-            room = choice_of(self._node).room_there(remote, subscriber.place)
+            room = self.choice.room_there(remote, subscriber.place)
         return SharedMember(subscriber, None, room, barred)
 
     def _room(
@@ -162,24 +189,24 @@ class SharedMembers:
         batch: Batch,
         subscriber: Subscriber,
         session: Session,
-        known: dict[TopicAcl | frozenset[bytes], set[int]],
+        cache: dict[TopicAcl | frozenset[bytes], set[int]],
     ) -> AbstractSet[int]:
         """Return the numbers of the messages that a member may not receive or does not accept.
 
-        ``known`` caches them by permissions, and by the denied topics: members with the same denied
+        ``cache`` caches them by permissions, and by the denied topics: members with the same denied
         topics share one set.
         """
         barred: AbstractSet[int] = _NONE
         acl = subscriber.acl
         if acl is not None:
-            numbers = known.get(acl)
+            numbers = cache.get(acl)
             if numbers is None:
                 topics, read = batch.topics, acl.read
                 denied = frozenset([topic for topic in set(topics) if not read[topic]])
-                numbers = known.get(denied)
+                numbers = cache.get(denied)
                 if numbers is None:
                     numbers = {at for at, topic in enumerate(topics) if topic in denied}
-                known[acl] = known[denied] = numbers
+                cache[acl] = cache[denied] = numbers
             barred = numbers
         if session.delivery.packet_limit:
             large = session.delivery.too_large(

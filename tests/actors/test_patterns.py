@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from actors.routing.router import Patterns, Router, pattern_of
+from actors.routing.router import Router
 from actors.routing.subscriber import Subscriber
+from actors.routing.subscription_quotas import Patterns, pattern_of
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,8 @@ def test_a_subscription_without_wildcards_leaves_other_routes_as_they_are() -> N
 
 @pytest.mark.plain
 def test_so_many_topics_are_matched_at_once() -> None:
-    router = Router(None, lambda: 0.0)
+    router = Router()
+    router.clock = lambda: 0.0
     router.routes.matched_at_once = 3
     topics = [b"%d" % number for number in range(5)]
     assert len(router.routes.look_up(topics)) == 3
@@ -173,7 +175,8 @@ def test_so_many_topics_are_matched_at_once() -> None:
 @pytest.mark.plain
 def test_topics_are_matched_for_a_short_time_but_always_one() -> None:
     now = iter(range(1000))
-    router = Router(None, lambda: float(next(now)))
+    router = Router()
+    router.clock = lambda: float(next(now))
     topics = [b"%d" % number for number in range(5)]
     for count in range(1, 6):
         assert len(router.routes.look_up(topics)) == count

@@ -1,6 +1,6 @@
 """How many subscriptions each owner has, and may have."""
 
-from actors.routing.router import SubscriptionQuota
+from actors.routing.subscription_quotas import SubscriptionQuota
 
 
 def granted(shares: SubscriptionQuota, owner: str, total: int, most: int) -> int:

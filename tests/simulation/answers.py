@@ -108,7 +108,7 @@ class AnswersRun:
             else:
                 hanging.silent = True
         if chance.random() < 0.04:
-            away = [one for one in self.members if not one.connected]
+            away = [member for member in self.members if not member.connected]
             for member in self.members:
                 if away:
                     await _done(member.connect() if not member.connected else None)
@@ -122,7 +122,7 @@ class AnswersRun:
 
     def _done(self) -> set[bytes]:
         """Return the jobs that a member acknowledged."""
-        return set().union(*(one.acknowledged for one in self.members))
+        return set().union(*(member.acknowledged for member in self.members))
 
     # Answers.
 
@@ -162,7 +162,7 @@ class AnswersRun:
             if invented := said - claims.must - claims.may:
                 raise self._wrong(f"{subject.name}: {sorted(invented)} is not true")
         alone = len(self._jobs) > len(self._done()) and not any(
-            one.connected for one in self.members
+            member.connected for member in self.members
         )
         said = named.pop(_GROUP, set())
         if alone is not (ALONE in said) or said - {ALONE}:
@@ -216,7 +216,7 @@ class AnswersRun:
             if len(stories) != len(subject.sent):
                 raise self._wrong(f"why: {len(stories)} of {len(subject.sent)} messages")
             for story, payload in zip(stories, subject.sent, strict=True):
-                told = [one.outcome for one in story.copies]
+                told = [copy.outcome for copy in story.copies]
                 happened = (
                     "dropped"
                     if payload in subject.lost

@@ -36,6 +36,7 @@ from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.loop import VirtualLoop, simulate
 from simulation.network import SimClient
+from simulation.random_runs import DeviceRun
 from simulation.world import World
 
 T_co = TypeVar("T_co", covariant=True)
@@ -71,15 +72,13 @@ def delays_of(seed: int) -> dict[str, Any]:
     }
 
 
-class Chaos:
+class Chaos(DeviceRun):
     """One random run."""
 
     def __init__(self, seed: int, errors: list[str], make_world: type[World] = World) -> None:
+        super().__init__(errors)
         self.seed = seed
-        self.errors = errors
         self.chance = random.Random(seed)
-        self.counts: Counter[str] = Counter()
-        self.trace: list[str] = []
         self.account = Account()
         chance = self.chance
         delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
@@ -304,42 +303,10 @@ class Chaos:
             self.note("connects while no node serves")
             device.connect(self.world)
 
-    def leave(self, device: Device) -> None:
-        if device.connection is not None:
-            self.note("leave")
-            device.connection.leave()
-
-    def drop(self, device: Device) -> None:
-        if device.connection is not None:
-            self.note("drop")
-            device.connection.drop()
-
-    def publish(self, device: Device) -> None:
-        if not device.topics:
-            device = self.chance.choice([one for one in self.devices if one.topics])
-        if device.connection is None:
-            self.connect(device)
-        elif device.connection is not None:
-            device.connection.publish()
-
-    def pay(self, device: Device) -> None:
-        if device.connection is not None:
-            device.connection.pay()
-
-    def subscribe(self, device: Device) -> None:
-        if device.connection is not None and device.pool:
-            self.note("subscribe")
-            device.connection.subscribe()
-
-    def unsubscribe(self, device: Device) -> None:
-        if device.connection is not None and device.pool:
-            self.note("unsubscribe")
-            device.connection.unsubscribe()
-
     def burst(self) -> None:
         """Several packets of several clients come in one wake-up, subscriptions among them."""
         chance = self.burster
-        connected = [one for one in self.devices if one.connection is not None]
+        connected = [device for device in self.devices if device.connection is not None]
         for device in chance.sample(connected, min(len(connected), 3)):
             connection = device.connection
             if connection is None:
@@ -479,10 +446,6 @@ class Chaos:
         world.permissions = parse_rules(Path("rules.toml"), permissions)
         broker.reload(broker.node.options, broker.admission.authenticator, world.permissions)
 
-    def note(self, what: str) -> None:
-        self.counts[what] += 1
-        self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
-
     # From the beginning to the end.
 
     async def run(self) -> Outcome:
@@ -500,10 +463,10 @@ class Chaos:
         await world.crash()
         self.counts += faults.counts
         self.counts += Counter({f"killed {what}": n for what, n in world.killed.items()})
-        self.counts["cuts"] = sum(isinstance(one, LogCut) for one in world.disk.events())
+        self.counts["cuts"] = sum(isinstance(event, LogCut) for event in world.disk.events())
         self.counts["withheld"] = sum(
-            isinstance(one, MessageDropped) and one.reason == "not_permitted"
-            for one in world.disk.events()
+            isinstance(event, MessageDropped) and event.reason == "not_permitted"
+            for event in world.disk.events()
         )
         self.counts["records"] = len(world.disk.stream.history)
         self.counts["messages"] = len(self.account.messages)
@@ -544,7 +507,9 @@ class Chaos:
             self.look()
             if seconds > 2 and self.settled():
                 return
-        raise AssertionError(f"never settles: {[one for one in self.devices if not settled(one)]}")
+        raise AssertionError(
+            f"never settles: {[device for device in self.devices if not settled(device)]}"
+        )
 
     def look(self) -> None:
         """Stop as soon as a client finds something wrong or the broker reports an error."""
@@ -597,8 +562,10 @@ class Chaos:
                     break
                 await world.go(1.0)
             await world.go(0.1)
-        packets = [one for one in reader.take() if isinstance(one, p.Publish) and one.retain]
-        kept = {one.topic: one.payload for one in packets}
+        packets = [
+            packet for packet in reader.take() if isinstance(packet, p.Publish) and packet.retain
+        ]
+        kept = {packet.topic: packet.payload for packet in packets}
         assert len(kept) == len(packets), "a topic is retained twice"
         self.account.check_retained(kept)
         reader.send(p.disconnect())
@@ -636,7 +603,7 @@ def check_archived(history: Iterable[Record], *, guarded: bool) -> None:
     for record in history:
         links[record.sequence] = record.link.hex()
         _, whole = turns.take(record)
-        for _, event in (found for part in whole for found in part.events()):
+        for _, event in (event for part in whole for event in part.events()):
             if isinstance(event, LogArchived):
                 assert links[event.through] == event.link
                 through = event.through

@@ -13,7 +13,7 @@ async def acknowledged(world: World, receiver: SimClient) -> list[bytes]:
     """Acknowledge what comes until nothing more does; give the payloads in order."""
     got: list[bytes] = []
     for _ in range(60):
-        arrived = [one for one in receiver.take() if isinstance(one, Publish)]
+        arrived = [packet for packet in receiver.take() if isinstance(packet, Publish)]
         got += [one.payload for one in arrived]
         receiver.send(*(p.puback(one.packet_id or 0) for one in arrived))
         await world.go(0.1)

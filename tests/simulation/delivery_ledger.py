@@ -170,7 +170,7 @@ class Account:
     def unsubscribing(self, name: str, filters: Iterable[str]) -> list[Period]:
         """An UNSUBSCRIBE was sent; return the periods that its UNSUBACK ends."""
         now, chosen = self.now(), set(filters)
-        found = [one for one in self.receivers[name].periods if one.filter in chosen]
+        found = [period for period in self.receivers[name].periods if period.filter in chosen]
         self._ending(found, now)
         return found
 
@@ -225,7 +225,7 @@ class Account:
         assert all(message.sent < arrival.at for arrival in arrivals), where
         live = [arrival for arrival in arrivals if not arrival.retain]
         assert message.retain or len(live) == len(arrivals), f"RETAIN: {where}"
-        periods = [one for one in receiver.periods if matches(one.filter, message.topic)]
+        periods = [period for period in receiver.periods if matches(period.filter, message.topic)]
         for arrival in live:
             self._check_qos(where, message, periods, arrival)
         # A PUBLISH at QoS 1 that is sent again may become another message.
@@ -241,7 +241,11 @@ class Account:
     def _check_qos(
         self, where: str, message: Message, periods: list[Period], arrival: Arrival
     ) -> None:
-        possible = [one for one in periods if one.asked < arrival.at and one.ended > message.sent]
+        possible = [
+            period
+            for period in periods
+            if period.asked < arrival.at and period.ended > message.sent
+        ]
         assert possible, f"not subscribed: {where}"
         found = {min(one.qos, message.qos) for one in possible}
         assert arrival.qos in found, f"QoS {arrival.qos}, not {found}: {where}"
@@ -270,21 +274,23 @@ class Account:
             # A PUBLISH at QoS 1 that was sent again may have come too early the first time.
             again = message.qos == 1 and message.transmissions > 1
             sure = arrival.qos and any(
-                one.granted < message.sent
-                and one.lasts
-                and all(later.qos for later in one.chain())  # at QoS 0 the first one may be lost
-                and matches(one.filter, message.topic)
-                for one in receiver.periods
+                period.granted < message.sent
+                and period.lasts
+                and all(later.qos for later in period.chain())  # at QoS 0 the first one may be lost
+                and matches(period.filter, message.topic)
+                for period in receiver.periods
             )
             assert again, f"{name}: order: {message} after {before}"
             assert not sure or message.payload in dropped, f"{name}: order: {message}"
 
     def _check_missing(self, name: str, receiver: Receiver, dropped: set[bytes]) -> None:
-        arrived = {one.payload for one in receiver.arrivals if not one.retain}
+        arrived = {arrival.payload for arrival in receiver.arrivals if not arrival.retain}
         lasting = [
-            one
-            for one in receiver.periods
-            if one.granted < NEVER and one.lasts and all(later.qos for later in one.chain())
+            period
+            for period in receiver.periods
+            if period.granted < NEVER
+            and period.lasts
+            and all(later.qos for later in period.chain())
         ]
         for message in self.messages.values():
             if message.acked == NEVER or not message.qos or message.payload in arrived:
@@ -305,7 +311,7 @@ class Account:
             if period.granted == NEVER or not period.qos or not period.lasts:
                 continue
             for topic, messages in self.retained.items():
-                before = [one for one in messages if one.sent < period.granted]
+                before = [message for message in messages if message.sent < period.granted]
                 if not before or not matches(period.filter, topic):
                     continue
                 message = before[-1]
@@ -325,7 +331,7 @@ class Account:
             assert topic in self.retained, f"{topic} is retained"
         for topic, messages in self.retained.items():
             acked = [at for at, one in enumerate(messages) if one.acked < NEVER]
-            allowed = {one.payload for one in messages[acked[-1] if acked else 0 :]}
+            allowed = {message.payload for message in messages[acked[-1] if acked else 0 :]}
             if not acked:
                 allowed.add(b"")
             found = kept.get(topic, b"")

@@ -269,7 +269,7 @@ class DeviceConnection(SimClient):
                     p.publish(sent.topic, sent.payload, sent.qos, pid, dup=True, retain=sent.retain)
                 )
         receiver = account.receivers[device.name]
-        missing = [one for one in device.filters if not receiver.holds(one[0])]
+        missing = [pair for pair in device.filters if not receiver.holds(pair[0])]
         if missing:
             packets.append(self._subscribe(missing))
         if packets:
@@ -284,7 +284,7 @@ class DeviceConnection(SimClient):
             taken = packet.qos == 1 or pid not in device.held
             if pid not in device.done:
                 device.open.add(pid)
-            filters = {one.filter for one in self.account.receivers[device.name].periods}
+            filters = {period.filter for period in self.account.receivers[device.name].periods}
             assert len(device.open) <= device.window * len(filters), "more than the window"
         self.account.receivers[device.name].arrivals.append(
             Arrival(

@@ -181,7 +181,7 @@ class SimEdges(Edges):
     def leading(self, client: EdgeClient, leader: LeaderPlace) -> PipeOwner:
         """Return the process that leads the log of a client."""
         nodes: list[PipeOwner] = self.sim_node.world.nodes
-        return next(one for one in nodes if one.name == leader.node)
+        return next(node for node in nodes if node.name == leader.node)
 
     async def reach(self, client: EdgeClient, leader: LeaderPlace) -> Upstream:
         """Connect two pipe ends, if the leader is there and no cable is unplugged."""

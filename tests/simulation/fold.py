@@ -41,7 +41,7 @@ def described(node: NodeState) -> dict[str, Any]:
 
 
 def _session(state: SessionState) -> dict[str, Any]:
-    found = {one.name: getattr(state, one.name) for one in dataclasses.fields(state)}
+    found = {field.name: getattr(state, field.name) for field in dataclasses.fields(state)}
     del found["saved"], found["links"]  # notes of others, not what happened
     found["subscriptions"] = {
         held.filter: _subscription(held) for held in state.subscriptions.values()
@@ -58,7 +58,7 @@ def _session(state: SessionState) -> dict[str, Any]:
 
 
 def _subscription(held: SubscriptionState) -> dict[str, Any]:
-    found = {one.name: getattr(held, one.name) for one in dataclasses.fields(held)}
+    found = {field.name: getattr(held, field.name) for field in dataclasses.fields(held)}
     found["queue"] = list(held.queue or ())
     found["replay"] = held.replay and dataclasses.asdict(held.replay)
     return found

@@ -18,7 +18,7 @@ def publish(client: SimClient, *numbers: int, topic: str = "a/b", qos: int = 1) 
 
 def numbers(client: SimClient, *, ack: bool = True) -> list[int]:
     """Take the messages that a client got, and acknowledge them."""
-    found = [one for one in client.take() if isinstance(one, Publish)]
+    found = [packet for packet in client.take() if isinstance(packet, Publish)]
     if ack and client.open:
         client.send(*(p.puback(one.packet_id) for one in found if one.packet_id and one.qos == 1))
     return [int(one.payload) for one in found]

@@ -194,7 +194,7 @@ class SimServer:
         return _json({"stream": stream.name, "seq": sequence})
 
     def _stream_of(self, subject: str) -> SimStream | None:
-        return next((one for one in self.streams if one.subject == subject), None)
+        return next((stream for stream in self.streams if stream.subject == subject), None)
 
     # Requests.
 
@@ -208,7 +208,7 @@ class SimServer:
             self.on_step("stored, not acknowledged")
             return answer
         *api, name = subject.split(".")
-        stream = next((one for one in self.streams if one.name == name), None)
+        stream = next((stream for stream in self.streams if stream.name == name), None)
         if stream is None:
             error = {"code": 404, "err_code": _NO_STREAM, "description": "stream not found"}
             return _json({"error": error})
@@ -242,7 +242,7 @@ class SimServer:
         """Answer a batched direct get with its messages and an end."""
         fate = self.faults.ask()
         name = message.subject.rpartition(".")[2]
-        stream = next(one for one in self.streams if one.name == name)
+        stream = next(stream for stream in self.streams if stream.name == name)
         wanted = orjson.loads(message.data)
         end = {"Status": "204", "Description": "EOB"}
         if fate in (Ask.IGNORED, Ask.UNHEARD):

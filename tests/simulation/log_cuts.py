@@ -7,7 +7,7 @@ from simulation.world import SimClient, World
 
 
 def cuts(world: World) -> list[LogCut]:
-    return [event for event in world.disk.events() if isinstance(event, LogCut)]
+    return world.disk.events(LogCut)
 
 
 async def publish_noise(world: World, client: SimClient, messages: int) -> None:

@@ -7,6 +7,7 @@ import itertools
 from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
+from harness import mqtt5_packets as p5
 from harness import packets as p
 from harness.mqtt5_transcoding import from_v5, packets_of, to_v5
 
@@ -264,22 +265,32 @@ class SimClient:
             first, body, size = found
             raw = bytes(self._partial[:size])
             del self._partial[:size]
-            if self.mqtt5:
-                raw = from_v5(raw)
-                if not raw:
-                    continue
-                ((first, body),) = packets_of(raw)
-            packet = p.parse(first, body)
+            packet = self.parse(raw, first, body)
+            if packet is None:
+                continue
             self.received.append(packet)
             try:
                 self.on_packet(packet)
             except AssertionError as error:  # the broker would be notified
                 self.world.problems.append(error)
 
+    def parse(self, raw: bytes, first: int, body: bytes) -> p.Packet | None:
+        """Return a packet, which is also given whole; None: it has no equal in MQTT 3.1.1."""
+        if self.mqtt5:
+            raw = from_v5(raw)
+            if not raw:
+                return None
+            ((first, body),) = packets_of(raw)
+        return p.parse(first, body)
+
     def take(self) -> list[p.Packet]:
         """Give what was received since the last time."""
         taken, self.received = self.received, []
         return taken
+
+    def payloads(self) -> list[bytes]:
+        """Give the payloads of the messages that were received since the last time."""
+        return [packet.payload for packet in self.take() if isinstance(packet, p.Publish)]
 
     def on_packet(self, packet: p.Packet) -> None:
         """React; a plain client does nothing by itself."""
@@ -288,3 +299,26 @@ class SimClient:
         """The connection is no more; ``orderly``: the broker closed it, nothing was cut off."""
         self.open = False
         self.world.clients.pop(self, None)
+
+
+class Client5(SimClient):
+    """Packets of MQTT 5, in and out."""
+
+    def parse(self, raw: bytes, first: int, body: bytes) -> Any:
+        return p5.parse(first, body)
+
+    def messages(self) -> list[p5.Publish]:
+        """The messages so far."""
+        return [packet for packet in self.received if isinstance(packet, p5.Publish)]
+
+    def payloads(self) -> list[bytes]:
+        return [message.payload for message in self.messages()]
+
+    def answers(self) -> list[p5.Answer]:
+        return [packet for packet in self.received if isinstance(packet, p5.Answer)]
+
+    def codes(self) -> list[tuple[int, int]]:
+        """Kind and reason code of what was received since the last time."""
+        return [
+            (packet.kind, packet.code) for packet in self.take() if isinstance(packet, p5.Answer)
+        ]

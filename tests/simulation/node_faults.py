@@ -123,7 +123,7 @@ class NodeFaults:
         """Let a leader hand over to another node."""
         world = self._fate.choice(self.worlds)
         leader = world.serving
-        others = [one.name for one in world.nodes if one is not leader]
+        others = [node.name for node in world.nodes if node is not leader]
         if leader is not None and leader.move(self._fate.choice(others)):
             self._note("a leader hands over")
 
@@ -138,7 +138,7 @@ class NodeFaults:
     def repair(self) -> None:
         """Start nodes again, some time after their end."""
         for machine in self.machines:
-            broken = not machine.running or not all(one.running for one in machine.nodes)
+            broken = not machine.running or not all(node.running for node in machine.nodes)
             if broken and self._fate.random() < 0.2:
                 machine.start()
         for world in self.worlds:

@@ -154,7 +154,7 @@ class SimMessages:
 
     async def ask_leader(self, seconds: float) -> LeaderAnswer:
         nodes = self._node.world.nodes
-        there = [one for one in nodes if one.messages.leads and one.log.nats.is_connected]
+        there = [node for node in nodes if node.messages.leads and node.log.nats.is_connected]
         await asyncio.sleep(min(seconds, self._node.world.faults.delay()))
         if self._cut:
             await asyncio.sleep(seconds)
@@ -378,7 +378,7 @@ class SimNode:
 
 def deliver(pipes: Iterable[PipeEnd]) -> None:
     """Let what waits at either end of some connections arrive."""
-    for end in [*pipes, *(one.other for one in pipes)]:
+    for end in [*pipes, *(pipe.other for pipe in pipes)]:
         end.node.process.arrive(end.deliver)
 
 
@@ -509,7 +509,9 @@ class NodesWorld(World):
     @property
     def _following(self) -> list[SimNode]:
         """The nodes that pass clients on."""
-        return [one for one in self.nodes if one.edges is not None and one.peer_listener is None]
+        return [
+            node for node in self.nodes if node.edges is not None and node.peer_listener is None
+        ]
 
     @property
     def has_entrance(self) -> bool:

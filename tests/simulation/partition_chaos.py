@@ -33,7 +33,8 @@ from simulation.devices import Device, DeviceBehaviour, settled
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
 from simulation.network import SimClient
-from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+from simulation.partitions import PartitionWorld, name_in, world_of
+from simulation.random_runs import DeviceRun, PartitionsRun
 from simulation.seeds import run_seeds
 
 if TYPE_CHECKING:
@@ -45,25 +46,23 @@ _TIMEOUT = 400
 long queue takes longer in all."""
 
 
-class PartitionChaos:
+class PartitionChaos(DeviceRun, PartitionsRun):
     """One random run."""
 
     answer = 1.0
     """Seconds in which every request of a client is answered at the end."""
 
     def __init__(self, seed: int, errors: list[str]) -> None:
-        self.errors = errors
+        super().__init__(errors)
         self.chance = chance = random.Random(f"partitions {seed}")
-        self.trace: list[str] = []
         self.settling = False
-        self.counts: Counter[str] = Counter()
         self.account = Account()
         self.account.late = True
         delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
         self.faults = Faults(chance, delay=lambda: chance.choice(delays))
         self.rates = chance.choice([0.0, 0.02, 0.1]), chance.choice([0.0, 0.05, 0.2])
         window = chance.choice([1, 3, 1024])
-        self.worlds: Sequence[Any] = self.make_worlds(
+        self.worlds = self.make_worlds(
             chance.choice([2, 2, 3]),
             lost=chance.choice([0.0, 0.1, 0.9]),
             max_ack_pending=window,
@@ -90,10 +89,6 @@ class PartitionChaos:
             self.fuse: chance.choice([0.0, 2.0, 6.0]),
             self.hold: 2.0,
         }
-
-    def make_worlds(self, count: int, **options: Any) -> Sequence[Any]:
-        """Return the brokers."""
-        return make_partitions(count, self.faults, **options)
 
     def _population(self, window: int) -> list[Device]:
         chance, devices = self.chance, []
@@ -130,11 +125,6 @@ class PartitionChaos:
 
     # Actions.
 
-    def note(self, what: str) -> None:
-        """Record an action for the account of a failure."""
-        self.counts[what] += 1
-        self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
-
     def world(self, device: Device) -> Any:
         """Return the broker of a device."""
         return world_of(self.worlds, device.name)
@@ -144,45 +134,6 @@ class PartitionChaos:
         if self.world(device).has_entrance:
             self.note("connect")
             device.connect(self.world(device))
-
-    def publish(self, device: Device) -> None:
-        """Publish some messages."""
-        if not device.topics:
-            device = self.chance.choice([one for one in self.devices if one.topics])
-        if device.connection is None:
-            self.connect(device)
-        else:
-            self.note("publish")
-            device.connection.publish()
-
-    def pay(self, device: Device) -> None:
-        """Send acknowledgements."""
-        if device.connection is not None:
-            device.connection.pay()
-
-    def drop(self, device: Device) -> None:
-        """Lose the connection."""
-        if device.connection is not None:
-            self.note("drop")
-            device.connection.drop()
-
-    def leave(self, device: Device) -> None:
-        """Disconnect in order."""
-        if device.connection is not None:
-            self.note("leave")
-            device.connection.leave()
-
-    def subscribe(self, device: Device) -> None:
-        """Subscribe."""
-        if device.connection is not None and device.pool:
-            self.note("subscribe")
-            device.connection.subscribe()
-
-    def unsubscribe(self, device: Device) -> None:
-        """Unsubscribe."""
-        if device.connection is not None and device.pool:
-            self.note("unsubscribe")
-            device.connection.unsubscribe()
 
     def crash(self, _device: Device) -> None:
         """Kill one of the brokers."""
@@ -199,19 +150,9 @@ class PartitionChaos:
 
     def hold(self, _device: Device) -> None:
         """A stream stores nothing for a while."""
-        world = self.chance.choice(self.worlds)
-        if world.up and not world.log.held:
-            self.note("a stream stands still")
-            world.log.hold()
-            log, still = world.log, self.chance.choice([0.01, 0.5, 4.0])
-            asyncio.get_running_loop().call_later(still, log.release)
+        self.hold_one()
 
     # The run.
-
-    async def start(self) -> None:
-        """Start all brokers."""
-        for world in self.worlds:
-            await world.start_with_retries()
 
     async def run(self) -> Counter[str]:
         """Run; return how often what happened."""
@@ -220,7 +161,7 @@ class PartitionChaos:
             self.faults.appends, self.faults.asks = self.rates
             for _ in range(STEPS):
                 await self._step()
-                self._look()
+                self.look()
             await self._settle()
             await self._check()
         finally:
@@ -228,7 +169,7 @@ class PartitionChaos:
                 await world.crash()
         self.counts["messages"] = len(self.account.messages)
         self.counts.update(
-            {f"killed: {what}": n for one in self.worlds for what, n in one.killed.items()}
+            {f"killed: {what}": n for world in self.worlds for what, n in world.killed.items()}
         )
         return self.counts
 
@@ -263,12 +204,6 @@ class PartitionChaos:
         finally:
             starting.cancel()
 
-    def _look(self) -> None:
-        for world in self.worlds:
-            if world.problems:
-                raise world.problems[0]
-        assert not self.errors, self.errors[0]
-
     async def _settle(self) -> None:
         self.faults.off()
         self.settling = True
@@ -287,14 +222,14 @@ class PartitionChaos:
                     device.connection.lazy = 0.0
                     device.connection.pay()
             await self.worlds[0].go(1.0)
-            self._look()
+            self.look()
             if seconds > 6 and self._settled():
                 return
             receivers = self.account.receivers.values()
             before = got
-            got = sum(len({came.payload for came in one.arrivals}) for one in receivers)
+            got = sum(len({came.payload for came in receiver.arrivals}) for receiver in receivers)
             since = seconds if got > before else since
-            waiting = [one for one in self.devices if not settled(one)]
+            waiting = [device for device in self.devices if not settled(device)]
             assert seconds < since + _TIMEOUT, f"never settles: {waiting}"
 
     async def mend(self) -> None:
@@ -324,7 +259,7 @@ class PartitionChaos:
         for world in self.worlds:
             self.account.check_retained(await self._retained(world))
         await self.worlds[0].go(3.0)
-        self._look()
+        self.look()
         for world in self.worlds:
             await world.broker.wait_durable()
             compare(world)
@@ -339,10 +274,12 @@ class PartitionChaos:
         for pid, topic in enumerate(self.account.retained, 1):
             reader.send(p.subscribe(pid, (topic, 0)))
             await world.go(self.answer)
-        packets = [one for one in reader.take() if isinstance(one, p.Publish) and one.retain]
+        packets = [
+            packet for packet in reader.take() if isinstance(packet, p.Publish) and packet.retain
+        ]
         reader.send(p.disconnect())
         await world.go(1.0)
-        return {one.topic: one.payload for one in packets}
+        return {packet.topic: packet.payload for packet in packets}
 
 
 def check_partition(world: World) -> None:
@@ -385,7 +322,7 @@ async def check_exchange(worlds: Sequence[Any]) -> None:
         ends = {other: source.last for other, source in logs.items()}
         found = await audit_exchange(name, logs, wrong.append, ends=ends)
         assert not wrong, (name, wrong[:10])
-        assert not any(one.pending for one in found.ends), (name, found)
+        assert not any(end.pending for end in found.ends), (name, found)
 
 
 def run(seed: int) -> Counter[str]:

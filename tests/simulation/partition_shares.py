@@ -3,12 +3,11 @@
 ``python tests/simulation/partition_shares.py --seeds 200`` runs many.
 """
 
-import asyncio
 import itertools
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,11 @@ from harness import packets as p
 from simulation.chaos import delays_of, run_seed
 from simulation.faults import Faults
 from simulation.fold import compare, dropped
-from simulation.network import SimClient
 from simulation.partition_chaos import check_exchange, check_partition
-from simulation.partitions import PartitionWorld, make_partitions, name_in, world_of
+from simulation.partitions import PartitionWorld, name_in, world_of
+from simulation.random_runs import PartitionsRun
 from simulation.seeds import run_seeds
-from simulation.shared_clients import Member, Sender
+from simulation.shared_clients import Member, Sender, check_received
 
 _STEPS = 100
 _TIMEOUT = 2000
@@ -33,52 +32,25 @@ _TIMEOUT = 2000
 long queue may take thousands in all."""
 _QUIET = 15
 """Looks at which nothing is left: what was just assigned is in no queue until it was taken."""
-_TOPICS = 5
 SHARED = "$share/g/t/#"
 
 
 class PartitionSender(Sender):
     """A client of one of the logs that sends each message until it is acknowledged."""
 
-    def __init__(self, name: str, begin: int) -> None:
-        super().__init__()
-        self.name = name
-        self.begin = begin
-
-    def connect(self, world: Any) -> None:
-        self.client = SimClient(world)
-        self.client.send(p.connect(self.name, clean=False))
-        for pid, (payload, qos, released) in self.pending.items():
-            if released:
-                self.client.send(p.pubrel(pid))
-            else:
-                self.client.send(p.publish(self.topic(payload), payload, qos, pid, dup=True))
-
-    def topic(self, payload: bytes) -> str:
-        return f"t/{int(payload) % _TOPICS}"
-
-    def publish(self, count: int, qos: int) -> None:
-        if self.client is None or not self.client.open:
-            return
-        for _ in range(count):
-            self.number += 1
-            payload = b"%d" % (self.begin + self.number)
-            self.pending[self.number] = payload, qos, False
-            self.client.send(p.publish(self.topic(payload), payload, qos, self.number))
+    at_once = False
 
 
-class PartitionShares:
+class PartitionShares(PartitionsRun):
     """One random run of several brokers, with members and senders in each log."""
 
     def __init__(self, seed: int, errors: list[str]) -> None:
-        self.errors = errors
+        super().__init__(errors)
         self.chance = chance = random.Random(f"shares of partitions {seed}")
-        self.counts: Counter[str] = Counter()
-        self.trace: list[str] = []
         delays = chance.choice([[0.0001, 0.001, 0.02], [0.001], [0.001, 0.3]])
         self.faults = Faults(chance, delay=lambda: chance.choice(delays))
         self.rates = chance.choice([0.0, 0.02]), chance.choice([0.0, 0.05])
-        self.worlds: Sequence[Any] = self.make_worlds(
+        self.worlds = self.make_worlds(
             chance.choice([2, 2, 3]),
             lost=chance.choice([0.0, 0.1, 0.9]),
             max_ack_pending=chance.choice([1, 3, 16, 1024]),
@@ -111,10 +83,6 @@ class PartitionShares:
         ]
         self.crashes = chance.choice([0.0, 0.4, 0.8])
 
-    def make_worlds(self, count: int, **options: Any) -> Sequence[Any]:
-        """Return the brokers."""
-        return make_partitions(count, self.faults, **options)
-
     def world(self, one: Member | PartitionSender) -> Any:
         """Return the broker of a client."""
         return world_of(self.worlds, one.name)
@@ -130,7 +98,7 @@ class PartitionShares:
                 self._act()
                 await self.worlds[0].go(self.chance.choice([0.0, 0.001, 0.05, 1.0]))
                 self._handle()
-                self._look()
+                self.look()
             await self._settle()
             await self._check()
         finally:
@@ -138,11 +106,6 @@ class PartitionShares:
                 await world.crash()
         self.counts["acked"] = sum(len(sender.acked) for sender in self.senders)
         return self.counts
-
-    async def start(self) -> None:
-        """Start all brokers."""
-        for world in self.worlds:
-            await world.start_with_retries()
 
     async def _join(self) -> None:
         first = self.members[0]
@@ -157,16 +120,6 @@ class PartitionShares:
     def _handle(self) -> None:
         for one in (*self.members, *self.senders):
             one.handle()
-
-    def _look(self) -> None:
-        for world in self.worlds:
-            if world.problems:
-                raise world.problems[0]
-        assert not self.errors, self.errors[0]
-
-    def note(self, what: str) -> None:
-        self.counts[what] += 1
-        self.trace.append(f"{asyncio.get_running_loop().time():.4f} {what}")
 
     def _act(self) -> None:
         chance = self.chance
@@ -184,7 +137,7 @@ class PartitionShares:
         elif action == "kill" and chance.random() < self.crashes:
             self.kill()
         elif action == "hold":
-            self._hold(chance.choice(self.worlds))
+            self.hold_one()
         elif one.client is not None and one.open:
             if action == "drop":
                 self.note(f"drop {one.name}")
@@ -196,13 +149,6 @@ class PartitionShares:
     def kill(self) -> None:
         """Kill a broker soon, at any step."""
         self.chance.choice(self.worlds).fuse = self.chance.randint(0, 30)
-
-    def _hold(self, world: Any) -> None:
-        if world.up and not world.log.held:
-            self.note("a stream stands still")
-            world.log.hold()
-            still = self.chance.choice([0.01, 0.5, 4.0])
-            asyncio.get_running_loop().call_later(still, world.log.release)
 
     async def repair(self) -> None:
         """Start brokers again, some time after their end."""
@@ -235,11 +181,14 @@ class PartitionShares:
                 member.lazy = 0.0
             await self.worlds[0].go(0.2)
             self._handle()
-            self._look()
+            self.look()
             quiet = 0 if self._unfinished() else quiet + 1
             if count > 60 and quiet > _QUIET:
                 return
-            before, got = got, len({payload for one in self.members for payload in one.received})
+            before, got = (
+                got,
+                len({payload for member in self.members for payload in member.received}),
+            )
             since = count if got > before else since
             assert count < since + _TIMEOUT, f"never settles: {self._unfinished()}"
 
@@ -253,7 +202,11 @@ class PartitionShares:
                 await world.start_with_retries()
 
     def _unfinished(self) -> list[str]:
-        left = [f"{one.name} has unacknowledged messages" for one in self.senders if one.pending]
+        left = [
+            f"{sender.name} has unacknowledged messages"
+            for sender in self.senders
+            if sender.pending
+        ]
         for world in self.worlds:
             exchange = world.broker.exchange
             if exchange is None or any(exchange.behind.values()):
@@ -266,15 +219,7 @@ class PartitionShares:
         return left
 
     async def _check(self) -> None:
-        received = Counter(payload for one in self.members for payload in one.received)
-        # A QoS 2 message ends with the session of its member; a clean one may have taken it along.
-        persistent = all(not one.clean for one in self.members)
-        for sender in self.senders:
-            for payload, qos in sender.acked.items():
-                if qos == 1 or persistent:
-                    assert received[payload] >= 1, f"{payload!r} at QoS {qos} was lost"
-                if qos == 2:
-                    assert received[payload] <= 1, f"{payload!r} came {received[payload]} times"
+        check_received(self.members, self.senders)
         for world in self.worlds:
             await world.broker.wait_durable()
             lost = dropped(world.disk).get(SHARED, set())

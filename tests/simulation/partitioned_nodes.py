@@ -61,7 +61,7 @@ class MachineEdges(SimEdges):
 
     def leading(self, client: EdgeClient, leader: LeaderPlace) -> Any:
         nodes = self.sim_node.worlds[client.log].nodes
-        return next(one for one in nodes if one.name == leader.node)
+        return next(node for node in nodes if node.name == leader.node)
 
 
 class NodeExchangeLink(SimExchangeLink):
@@ -144,7 +144,7 @@ class LogNode(SimNode):
     @property
     def connections(self) -> list[CutNats]:
         """Its connections to NATS."""
-        return [self.log.nats, *(one.nats for one in self._readers)]
+        return [self.log.nats, *(reader.nats for reader in self._readers)]
 
     def silence(self) -> None:
         """Cut the process off from NATS."""
@@ -368,7 +368,7 @@ class LogWorld(NodesWorld):
                 follower = node.standby._follower
                 at = follower.sequence
                 assert at >= last, f"{node.name} is behind"
-                before = [one for one in self.disk.decoded() if one.sequence <= at]
+                before = [record for record in self.disk.decoded() if record.sequence <= at]
                 compare_states(follower.state, fold(before))
 
     async def crash(self, keep: int = 0) -> None:

@@ -16,10 +16,10 @@ if __name__ == "__main__":
     sys.path[:0] = [str(_ROOT), str(_ROOT / "tests")]
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC
 
 from harness import mqtt5_packets as p5
-from harness import packets as p
 
 from eventstore.format.positions import Position, position
 from eventstore.format.records import decode_record
@@ -29,7 +29,7 @@ from eventstore.reading.position_text import parse_point
 from eventstore.reading.publications import Publications, Releases, publications_in, with_content
 from protocol.mqtt.replay_filters import REPLAY_STATE
 from simulation.chaos import run_seed
-from simulation.network import SimClient
+from simulation.network import Client5
 from simulation.partition_chaos import PartitionChaos
 from simulation.partitions import name_in
 from simulation.seeds import run_seeds
@@ -41,53 +41,36 @@ _CATCHES_UP = 60
 """Seconds in which a client has everything at the end."""
 
 
-class Client5(SimClient):
-    """A client of MQTT 5."""
-
-    def receive(self, data: bytes) -> None:
-        if not self.open:
-            return
-        self._partial += data
-        while (found := p.split(self._partial)) is not None:
-            first, body, size = found
-            del self._partial[:size]
-            self.received.append(p5.parse(first, body))  # type: ignore[arg-type]
-
-    def messages(self) -> list[p5.Publish]:
-        """The messages so far."""
-        return [packet for packet in self.received if isinstance(packet, p5.Publish)]
-
-    def payloads(self) -> list[bytes]:
-        return [message.payload for message in self.messages()]
-
-    def answers(self) -> list[p5.Answer]:
-        return [packet for packet in self.received if isinstance(packet, p5.Answer)]
-
-
 def user(message: p5.Publish) -> dict[str, str]:
     """The user properties of a message, the first of each name."""
     pairs: list[Any] = [value for key, value in message.properties if key == p5.USER_PROPERTY]
     return dict(reversed(pairs))
 
 
-def took_effect(world: Any) -> dict[Position, tuple[Position, bytes]]:
-    """What took effect in a log, by position: from all records that it ever had.
-
-    With the position of its content, which may have been cut off.
-    """
+def effects(world: Any) -> Iterator[Publications]:
+    """Yield what took effect in a log, in order: from all records that it ever had."""
     turns, store = TurnAssembler(), MessageStore(1 << 62)
-    payloads: dict[Position, tuple[Position, bytes]] = {}
     for at, data in sorted(world.disk.stream.history.items()):
         for record in turns.take(decode_record(at, data))[1]:
             for item in publications_in(record):
                 if isinstance(item, StoredMessages):
                     store.add(item)
-                    continue
-                found = [item] if isinstance(item, Publications) else released_messages(item, store)
-                for some in found:
-                    refs = zip(some.refs, some.payloads, strict=True)
-                    rows = zip(some.positions, some.topics, refs, strict=True)
-                    payloads |= {at: ref for at, topic, ref in rows if not topic.startswith(b"$")}
+                elif isinstance(item, Publications):
+                    yield item
+                else:
+                    yield from released_messages(item, store)
+
+
+def took_effect(world: Any) -> dict[Position, tuple[Position, bytes]]:
+    """What took effect in a log, by position.
+
+    With the position of its content, which may have been cut off.
+    """
+    payloads: dict[Position, tuple[Position, bytes]] = {}
+    for effect in effects(world):
+        refs = zip(effect.refs, effect.payloads, strict=True)
+        rows = zip(effect.positions, effect.topics, refs, strict=True)
+        payloads |= {at: ref for at, topic, ref in rows if not topic.startswith(b"$")}
     return payloads
 
 
@@ -232,7 +215,7 @@ class Replaying(PartitionChaos):
                     client.transport.unstall()
                 observer.take()
             await self.worlds[0].go(1.0)
-        self._look()
+        self.look()
 
     async def _check(self) -> None:
         for number, world in enumerate(self.worlds):

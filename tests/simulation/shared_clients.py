@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from harness import packets as p
@@ -76,7 +77,12 @@ class Member:
 class Sender:
     """A client that sends each message until it is acknowledged."""
 
-    def __init__(self) -> None:
+    at_once = True
+    """Whether messages are sent in one piece."""
+
+    def __init__(self, name: str = "sender", begin: int = 0) -> None:
+        self.name = name
+        self.begin = begin
         self.client: SimClient | None = None
         self.pending: dict[int, tuple[bytes, int, bool]] = {}
         self.acked: dict[bytes, int] = {}
@@ -84,7 +90,7 @@ class Sender:
 
     def connect(self, world: World) -> None:
         self.client = SimClient(world)
-        self.client.send(p.connect("sender", clean=False))
+        self.client.send(p.connect(self.name, clean=False))
         for pid, (payload, qos, released) in self.pending.items():
             if released:
                 self.client.send(p.pubrel(pid))
@@ -102,11 +108,15 @@ class Sender:
         packets = []
         for _ in range(count):
             self.number += 1
-            payload = b"%d" % self.number
+            payload = b"%d" % (self.begin + self.number)
             self.pending[self.number] = payload, qos, False
             topic = f"t/{self.topic_of(payload)}"
             packets.append(p.publish(topic, payload, qos, self.number))
-        self.client.send(*packets)
+        if self.at_once:
+            self.client.send(*packets)
+        else:
+            for packet in packets:
+                self.client.send(packet)
 
     def handle(self) -> None:
         if self.client is None:
@@ -205,18 +215,20 @@ class Run:
         for count in range(3000):
             if count > 60 and not (self.sender.pending or self._unfinished()):
                 break
-            for one in self.members:
-                one.lazy = 0.0
+            for member in self.members:
+                member.lazy = 0.0
                 # What was ignored is acknowledged when it comes again.
-                if count == 20 or not one.open:
-                    one.connect(world)
+                if count == 20 or not member.open:
+                    member.connect(world)
             await world.go(0.2)
             self._handle()
         await world.go(1)
 
     def _unfinished(self) -> bool:
         sessions = self.world.broker.node.state.sessions
-        states = [sessions.peek(name) for name in (_FILTER, *(one.name for one in self.members))]
+        states = [
+            sessions.peek(name) for name in (_FILTER, *(member.name for member in self.members))
+        ]
         return any(
             state.queued or state.inflight or state.releasing
             for state in states
@@ -224,17 +236,22 @@ class Run:
         )
 
 
-def check(world: World, members: list[Member], sender: Sender) -> None:
-    received = Counter(payload for one in members for payload in one.received)
-    lost = dropped(world.disk).get(_FILTER, set())
-    assert not lost
+def check_received(members: Sequence[Member], senders: Iterable[Sender]) -> None:
+    """Raise AssertionError where an acknowledged message was lost, or came too often."""
+    received = Counter(payload for member in members for payload in member.received)
     # A QoS 2 message ends with the session of its member; a clean one may have taken it along.
-    persistent = all(not one.clean for one in members)
-    for payload, qos in sender.acked.items():
+    persistent = all(not member.clean for member in members)
+    for payload, qos in (pair for sender in senders for pair in sender.acked.items()):
         if qos == 1 or persistent:
             assert received[payload] >= 1, f"{payload!r} at QoS {qos} was lost"
         if qos == 2:
             assert received[payload] <= 1, f"{payload!r} came {received[payload]} times"
+
+
+def check(world: World, members: list[Member], sender: Sender) -> None:
+    lost = dropped(world.disk).get(_FILTER, set())
+    assert not lost
+    check_received(members, [sender])
     assert not sender.pending
     state = world.broker.node.state.sessions[_FILTER]
     assert state.queued == 0

@@ -18,7 +18,6 @@ from actors.transports.tls_context import TlsOptions, make_context
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import SessionClosed
 from simulation.logins import AcceptingAuthenticator, Slow, Threads
-from simulation.loop import simulate
 from simulation.network import SimClient
 from simulation.permission_worlds import OPEN, permit, topics
 from simulation.world import World, in_world
@@ -33,7 +32,7 @@ async def answer(
     client = SimClient(world, host=host)
     client.send(p.connect(about.pop("client_id", "c"), **about), *rest)
     await world.go(wait)
-    codes = [one.code for one in client.received if isinstance(one, p.Connack)]
+    codes = [packet.code for packet in client.received if isinstance(packet, p.Connack)]
     return client, codes[0] if codes else None
 
 
@@ -107,24 +106,20 @@ async def test_a_login_that_takes_too_long_is_no_missing_connect(world: World) -
     assert world.broker.node.limits.refused.counts == {"connect_timeout": 1, "not_served": 1}
 
 
-def test_the_rate_of_a_user_applies_to_the_next_connection() -> None:
-    async def scenario() -> None:
-        bounds = LimitOptions(user=Quota(publish_rate=10))
-        async with World(bounds=bounds).running() as world:
-            world.broker.admission.authenticator = AcceptingAuthenticator()
-            reader, _ = await answer(world, p.subscribe(1, ("#", 0)), client_id="r")
-            burst = [p.publish("t", b"x") for _ in range(200)]
-            client, code = await answer(world, *burst, username="ann", client_id="a")
-            client.transport.drop()
-            assert (code, len(topics(reader))) == (0, 200)
-            assert (await answer(world, *burst, username="ann", client_id="b"))[1] == 3
-            assert (await answer(world, username="bob", client_id="d"))[1] == 0
-            await world.go(20)
-            assert (await answer(world, username="ann", client_id="e"))[1] == 0
-            assert len(topics(reader)) == 200
-            assert world.broker.node.limits.refused.counts["publish_debt"] == 1
-
-    simulate(scenario)
+@in_world(bounds=LimitOptions(user=Quota(publish_rate=10)))
+async def test_the_rate_of_a_user_applies_to_the_next_connection(world: World) -> None:
+    world.broker.admission.authenticator = AcceptingAuthenticator()
+    reader, _ = await answer(world, p.subscribe(1, ("#", 0)), client_id="r")
+    burst = [p.publish("t", b"x") for _ in range(200)]
+    client, code = await answer(world, *burst, username="ann", client_id="a")
+    client.transport.drop()
+    assert (code, len(topics(reader))) == (0, 200)
+    assert (await answer(world, *burst, username="ann", client_id="b"))[1] == 3
+    assert (await answer(world, username="bob", client_id="d"))[1] == 0
+    await world.go(20)
+    assert (await answer(world, username="ann", client_id="e"))[1] == 0
+    assert len(topics(reader)) == 200
+    assert world.broker.node.limits.refused.counts["publish_debt"] == 1
 
 
 class Listed(AcceptingAuthenticator):
@@ -165,13 +160,13 @@ class Late(Listed):
 
 def about(world: World, session: str) -> list[Event]:
     """What the log says of a session."""
-    return [one for one in world.disk.events() if getattr(one, "session", None) == session]
+    return [event for event in world.disk.events() if getattr(event, "session", None) == session]
 
 
 def closed(world: World) -> dict[str, str]:
     """Why the sessions ended, the last time."""
-    ends = (one for one in world.disk.events() if isinstance(one, SessionClosed))
-    return {one.session: one.reason for one in ends}
+    ends = (event for event in world.disk.events() if isinstance(event, SessionClosed))
+    return {end.session: end.reason for end in ends}
 
 
 @in_world()

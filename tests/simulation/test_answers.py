@@ -20,6 +20,7 @@ from projections.state.client_history import ClientHistories
 from simulation import answers
 from simulation.answers import run
 from simulation.incidents import INCIDENTS
+from simulation.mutants import sets
 
 Patch = pytest.MonkeyPatch
 
@@ -53,10 +54,6 @@ def test_the_runs_contain_every_incident_and_every_kind_of_answer() -> None:
 # ------------------------------------------------------------------------------------- mutants
 
 
-def looks_at_no_window(patch: Patch) -> None:
-    patch.setattr(ProblemSearch, "_window", lambda _search, _state: iter(()))
-
-
 def takes_a_window_for_full_when_one_is_left(patch: Patch) -> None:
     window = ProblemSearch._window
 
@@ -70,46 +67,6 @@ def takes_a_window_for_full_when_one_is_left(patch: Patch) -> None:
         return iter(found)
 
     patch.setattr(ProblemSearch, "_window", fuller)
-
-
-def looks_at_no_reader(patch: Patch) -> None:
-    patch.setattr(ProblemSearch, "_reader", lambda _search, _connection: iter(()))
-
-
-def looks_at_no_history(patch: Patch) -> None:
-    patch.setattr(ProblemSearch, "_of_history", lambda _search, _name, _history: iter(()))
-
-
-def remembers_for_twice_as_long(patch: Patch) -> None:
-    patch.setattr(problems, "RECENT_MS", 2 * problems.RECENT_MS)
-
-
-def forgets_after_half_the_time(patch: Patch) -> None:
-    patch.setattr(problems, "RECENT_MS", problems.RECENT_MS // 2)
-
-
-def counts_connects_of_two_minutes(patch: Patch) -> None:
-    patch.setattr(problems, "_FLAPPING_MS", 2 * problems._FLAPPING_MS)
-
-
-def needs_one_more_takeover(patch: Patch) -> None:
-    patch.setattr(problems, "_DUPLICATE", problems._DUPLICATE + 1)
-
-
-def needs_one_takeover_less(patch: Patch) -> None:
-    patch.setattr(problems, "_DUPLICATE", problems._DUPLICATE - 1)
-
-
-def waits_for_half_a_minute_before_it_names_a_full_window(patch: Patch) -> None:
-    patch.setattr(problems, "_UNACKNOWLEDGED_MS", 3 * problems._UNACKNOWLEDGED_MS)
-
-
-def names_a_full_window_at_once(patch: Patch) -> None:
-    patch.setattr(problems, "_UNACKNOWLEDGED_MS", 0)
-
-
-def never_sees_a_queue_fill(patch: Patch) -> None:
-    patch.setattr(problems, "_FILLING", 1.0)
 
 
 def takes_a_drop_for_one_of_every_reason(patch: Patch) -> None:
@@ -151,22 +108,6 @@ def previews_no_full_queue(patch: Patch) -> None:
     patch.setattr(receiver_preview.delivery_preview, "preview_delivery", queued)
 
 
-def looks_only_at_full_windows(patch: Patch) -> None:
-    patch.setattr(problems, "stalled", lambda _node, _name: None)
-
-
-def tells_what_is_over_as_present(patch: Patch) -> None:
-    patch.setattr(problems, "_LASTS_MS", 2 * problems._LASTS_MS)
-
-
-def takes_a_client_that_stays_connected_for_one_that_fails(patch: Patch) -> None:
-    patch.setattr(problems, "_lasting_ms", lambda _ages: problems._FLAPPING_MS)
-
-
-def never_sees_a_client_fail(patch: Patch) -> None:
-    patch.setattr(problems, "_lasting_ms", lambda _ages: 0)
-
-
 def takes_a_disconnect_for_a_failure(patch: Patch) -> None:
     closed = ClientHistories.closed
 
@@ -176,72 +117,55 @@ def takes_a_disconnect_for_a_failure(patch: Patch) -> None:
     patch.setattr(ClientHistories, "closed", failed)
 
 
-def previews_no_silent_member(patch: Patch) -> None:
-    patch.setattr(receiver_preview, "stalled", lambda _node, _name: None)
-
-
-def forgets_what_earlier_connections_left(patch: Patch) -> None:
-    patch.setattr(problems, "earlier", lambda _connection, _state, _node: None)
-
-
-MUTANTS: tuple[Callable[[Patch], None], ...] = (
-    looks_at_no_window,
-    takes_a_window_for_full_when_one_is_left,
-    looks_at_no_reader,
-    looks_at_no_history,
-    remembers_for_twice_as_long,
-    forgets_after_half_the_time,
-    counts_connects_of_two_minutes,
-    needs_one_more_takeover,
-    needs_one_takeover_less,
-    waits_for_half_a_minute_before_it_names_a_full_window,
-    names_a_full_window_at_once,
-    never_sees_a_queue_fill,
-    takes_a_drop_for_one_of_every_reason,
-    names_another_client,
-    previews_a_message_as_sent_to_a_full_window,
-    previews_no_full_queue,
-    looks_only_at_full_windows,
-    tells_what_is_over_as_present,
-    takes_a_client_that_stays_connected_for_one_that_fails,
-    never_sees_a_client_fail,
-    takes_a_disconnect_for_a_failure,
-    previews_no_silent_member,
-    forgets_what_earlier_connections_left,
-)
-
-
-SLOW = (
-    looks_at_no_window,
-    takes_a_window_for_full_when_one_is_left,
-    looks_at_no_reader,
-    remembers_for_twice_as_long,
-    counts_connects_of_two_minutes,
-    waits_for_half_a_minute_before_it_names_a_full_window,
-    names_a_full_window_at_once,
-    never_sees_a_queue_fill,
-    takes_a_drop_for_one_of_every_reason,
-    tells_what_is_over_as_present,
-    takes_a_client_that_stays_connected_for_one_that_fails,
-    previews_no_silent_member,
-)
+MUTANTS: dict[str, Callable[[Patch], None]] = {
+    "looks_at_no_history": sets(
+        ProblemSearch, "_of_history", lambda _search, _name, _history: iter(())
+    ),
+    "forgets_after_half_the_time": sets(problems, "RECENT_MS", problems.RECENT_MS // 2),
+    "needs_one_more_takeover": sets(problems, "_DUPLICATE", problems._DUPLICATE + 1),
+    "needs_one_takeover_less": sets(problems, "_DUPLICATE", problems._DUPLICATE - 1),
+    "names_another_client": names_another_client,
+    "previews_a_message_as_sent_to_a_full_window": previews_a_message_as_sent_to_a_full_window,
+    "previews_no_full_queue": previews_no_full_queue,
+    "looks_only_at_full_windows": sets(problems, "stalled", lambda _node, _name: None),
+    "never_sees_a_client_fail": sets(problems, "_lasting_ms", lambda _ages: 0),
+    "takes_a_disconnect_for_a_failure": takes_a_disconnect_for_a_failure,
+    "forgets_what_earlier_connections_left": sets(
+        problems, "earlier", lambda _connection, _state, _node: None
+    ),
+}
+SLOW: dict[str, Callable[[Patch], None]] = {
+    "looks_at_no_window": sets(ProblemSearch, "_window", lambda _search, _state: iter(())),
+    "takes_a_window_for_full_when_one_is_left": takes_a_window_for_full_when_one_is_left,
+    "looks_at_no_reader": sets(ProblemSearch, "_reader", lambda _search, _connection: iter(())),
+    "remembers_for_twice_as_long": sets(problems, "RECENT_MS", 2 * problems.RECENT_MS),
+    "counts_connects_of_two_minutes": sets(problems, "_FLAPPING_MS", 2 * problems._FLAPPING_MS),
+    "waits_for_half_a_minute_before_it_names_a_full_window": sets(
+        problems, "_UNACKNOWLEDGED_MS", 3 * problems._UNACKNOWLEDGED_MS
+    ),
+    "names_a_full_window_at_once": sets(problems, "_UNACKNOWLEDGED_MS", 0),
+    "never_sees_a_queue_fill": sets(problems, "_FILLING", 1.0),
+    "takes_a_drop_for_one_of_every_reason": takes_a_drop_for_one_of_every_reason,
+    "tells_what_is_over_as_present": sets(problems, "_LASTS_MS", 2 * problems._LASTS_MS),
+    "takes_a_client_that_stays_connected_for_one_that_fails": sets(
+        problems, "_lasting_ms", lambda _ages: problems._FLAPPING_MS
+    ),
+    "previews_no_silent_member": sets(receiver_preview, "stalled", lambda _node, _name: None),
+}
 """Those that are detected after several runs: ``make drills`` has them."""
 
 
 @pytest.mark.plain
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "mutant",
-    [pytest.param(one, marks=[pytest.mark.long] if one in SLOW else []) for one in MUTANTS],
+    "name", [*MUTANTS, *(pytest.param(name, marks=pytest.mark.long) for name in SLOW)]
 )
-def test_an_answer_that_is_not_true_is_detected(
-    mutant: Callable[[Patch], None], monkeypatch: Patch
-) -> None:
-    mutant(monkeypatch)
+def test_an_answer_that_is_not_true_is_detected(name: str, monkeypatch: Patch) -> None:
+    (MUTANTS | SLOW)[name](monkeypatch)
     for seed in TELLING:
         try:
             run(seed)
         except answers.WrongAnswerError as error:
             print(f"caught by seed {seed}: {error}")
             return
-    pytest.fail(f"a broker that {mutant.__name__} passes")
+    pytest.fail(f"a broker that {name} passes")

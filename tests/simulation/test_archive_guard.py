@@ -17,7 +17,7 @@ from eventstore.log.jetstream_log import EventLog
 from simulation.fold import compare, described, fold
 from simulation.idle_broker import MINUTE, look_rarely
 from simulation.log_cuts import publish_noise
-from simulation.world import World, in_world, simulate
+from simulation.world import World, in_world
 
 BOUND = 40_000
 PLACE = "/archive/node=sim"
@@ -61,7 +61,7 @@ def size(world: World) -> int:
 
 
 def of(world: World, kind: type) -> list[Any]:
-    return [event for event in world.disk.events() if isinstance(event, kind)]
+    return world.disk.events(kind)
 
 
 def warnings(lines: list[Any]) -> list[Any]:
@@ -97,7 +97,7 @@ async def test_records_are_cut_only_after_they_are_archived(world: World) -> Non
     assert world.disk.stream.first > through + 1
     compare(world)
     away = await world.connect("away", present=True)
-    assert [one.payload for one in away.take() if isinstance(one, p.Publish)] == [b"first"]
+    assert away.payloads() == [b"first"]
 
 
 @in_world(keep=800.0, keep_until_archived=True)
@@ -161,25 +161,22 @@ async def test_an_unarchived_log_that_grows_is_reported(
     assert len(warnings(lines)) == 1
 
 
-def test_an_unarchived_log_that_is_too_old_is_reported(
+@in_world(keep=8000.0, keep_until_archived=True)
+async def test_an_unarchived_log_that_is_too_old_is_reported(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_quota, "_LATE", 30_000)  # days take long, also simulated ones
-
-    async def scenario() -> None:
-        async with World(keep=8_000.0, keep_until_archived=True).running() as world:
-            noisy = await world.connect("noisy")
-            with capture_logs() as lines:
-                await publish_noise(world, noisy, 100)
-                look_rarely(monkeypatch)
-                await world.go(8_000 + log_quota._LATE - 10_000)
-            assert warnings(lines) == []
-            with capture_logs() as lines:
-                await world.go(12_000)
-            assert len(warnings(lines)) >= 1
-            assert warnings(lines)[0]["event"].startswith("the log exceeds keep:")
-
-    simulate(scenario)
+    noisy = await world.connect("noisy")
+    with capture_logs() as lines:
+        await publish_noise(world, noisy, 100)
+        look_rarely(monkeypatch)
+        await world.go(8_000 + log_quota._LATE - 10_000)
+    assert warnings(lines) == []
+    with capture_logs() as lines:
+        await world.go(12_000)
+    assert len(warnings(lines)) >= 1
+    assert warnings(lines)[0]["event"].startswith("the log exceeds keep:")
 
 
 @in_world(guarded)
@@ -359,4 +356,4 @@ async def test_killed_at_any_step_no_unarchived_record_is_lost(world: World, ste
     compare(world)
     assert described(fold(world.disk.decoded()))["sessions"].keys() == {"away", "noisy"}
     away = await world.connect("away", present=True)
-    assert [one.payload for one in away.take() if isinstance(one, p.Publish)] == [b"first"]
+    assert away.payloads() == [b"first"]

@@ -58,10 +58,6 @@ def remove_crowd(router: Router) -> None:
         router.remove_session(f"crowd{number}")
 
 
-def payloads(client: SimClient) -> list[bytes]:
-    return [one.payload for one in client.take() if isinstance(one, p.Publish)]
-
-
 async def largest_step(
     read: Callable[[], int], during: Awaitable[object], monkeypatch: pytest.MonkeyPatch
 ) -> int:
@@ -124,8 +120,8 @@ async def test_the_topic_of_a_will_is_matched_in_steps(
     await end(world, client)
     await world.go(2)
     assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
-    assert payloads(reader) == [b"gone"]
-    fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
+    assert reader.payloads() == [b"gone"]
+    fired = world.disk.events(WillFired)
     assert fired == [WillFired("c")]
     remove_crowd(world.broker.node.router)
     compare(world)
@@ -153,7 +149,7 @@ async def test_a_will_that_is_due_is_matched_in_steps(world: World) -> None:
     parts = world.broker.kernel.parts
     await world.go(6)
     assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
-    assert payloads(reader) == [b"gone"]
+    assert reader.payloads() == [b"gone"]
     remove_crowd(world.broker.node.router)
     compare(world)
 
@@ -166,42 +162,39 @@ async def test_a_restart_publishes_wills_in_steps_and_before_anybody_connects(wo
     await world.restart()
     reader = await world.connect("r", present=True)
     await world.go(1)
-    assert payloads(reader) == [b"gone"]
+    assert reader.payloads() == [b"gone"]
     await check_promises(world)
 
 
-def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
+@in_world()
+async def test_ends_of_connections_are_recorded_in_steps_after_a_crash(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recovery, "_ENDED_AT_ONCE", LIMIT)
+    wills = {f"c{number}": p.Will(f"wills/{number}") for number in range(1, MANY, 2)}
+    for number in range(MANY):
+        await world.connect(f"c{number}", will=wills.get(f"c{number}"))
+    await world.connect("r", filters=[("wills/#", 0)])
+    await world.crash()
+    ended = 0
+    emit = NodeContext.emit
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            wills = {f"c{number}": p.Will(f"wills/{number}") for number in range(1, MANY, 2)}
-            for number in range(MANY):
-                await world.connect(f"c{number}", will=wills.get(f"c{number}"))
-            await world.connect("r", filters=[("wills/#", 0)])
-            await world.crash()
-            ended = 0
-            emit = NodeContext.emit
+    def noted(node: NodeContext, event: LogEvent, *rest: Any) -> int:
+        nonlocal ended
+        # Sessions with a will get a message to end it: actors whose turn is split.
+        ended += isinstance(event, SessionClosed) and event.session not in wills
+        return emit(node, event, *rest)
 
-            def noted(node: NodeContext, event: LogEvent, *rest: Any) -> int:
-                nonlocal ended
-                # Sessions with a will get a message to end it: actors whose turn is split.
-                ended += isinstance(event, SessionClosed) and event.session not in wills
-                return emit(node, event, *rest)
-
-            monkeypatch.setattr(NodeContext, "emit", noted)
-            assert await largest_step(lambda: ended, world.start(), monkeypatch) == LIMIT // 2
-            ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
-            # Those without a will come first, each group in its order.
-            assert [one.session for one in ends] == [
-                *(f"c{number}" for number in range(0, MANY, 2)),
-                "r",
-                *wills,
-            ]
-
-    simulate(scenario)
+    monkeypatch.setattr(NodeContext, "emit", noted)
+    assert await largest_step(lambda: ended, world.start(), monkeypatch) == LIMIT // 2
+    ends = world.disk.events(SessionClosed)
+    # Those without a will come first, each group in its order.
+    assert [end.session for end in ends] == [
+        *(f"c{number}" for number in range(0, MANY, 2)),
+        "r",
+        *wills,
+    ]
 
 
 def test_messages_from_nats_are_matched_in_steps_and_keep_their_order(
@@ -229,7 +222,7 @@ def test_messages_from_nats_are_matched_in_steps_and_keep_their_order(
                 nats.publish(Got(f"in.{'ab'[number % 2]}", "", b"", b"%d" % number))
             await world.go(5)
             assert world.broker.kernel.parts - parts >= CROWD // STEP - 1
-            assert payloads(reader) == [b"%d" % number for number in range(200)]
+            assert reader.payloads() == [b"%d" % number for number in range(200)]
             await bridge.stop()
 
     simulate(scenario)
@@ -249,103 +242,91 @@ def test_messages_of_other_brokers_are_matched_in_steps_and_keep_their_order() -
         writer.send(*(p.publish(f"in/{'ab'[n % 2]}", b"%d" % n) for n in range(200)))
         await there.go(5)
         assert there.broker.kernel.parts - parts >= CROWD // STEP - 1
-        assert payloads(reader) == [b"%d" % number for number in range(200)]
+        assert reader.payloads() == [b"%d" % number for number in range(200)]
         for world in worlds:
             await world.crash()
 
     simulate(scenario)
 
 
-def test_retained_messages_expire_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_retained_messages_expire_in_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(broker_module, "_RETAINED_AT_ONCE", LIMIT)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            client = RawClient(world)
-            client.send(p5.connect("c"))
-            await world.go(2)
-            expiry = ((p5.MESSAGE_EXPIRY, 10),)
-            client.send(
-                *(
-                    p5.publish(f"r/{number}", b"x", retain=True, properties=expiry)
-                    for number in range(MANY)
-                )
-            )
-            await world.go(5)
-            retained = world.broker.node.state.retained
-            assert len(retained) == MANY
-            assert await largest_step(lambda: len(retained), world.go(8), monkeypatch) == LIMIT
-            assert len(retained) == 0
-            await world.go(1)
-            events = [one for one in world.disk.events() if isinstance(one, RetainedExpired)]
-            assert [len(one.topics) for one in events] == [8, 8, 8, 6]
-            compare(world)
-
-    simulate(scenario)
+    client = RawClient(world)
+    client.send(p5.connect("c"))
+    await world.go(2)
+    expiry = ((p5.MESSAGE_EXPIRY, 10),)
+    client.send(
+        *(p5.publish(f"r/{number}", b"x", retain=True, properties=expiry) for number in range(MANY))
+    )
+    await world.go(5)
+    retained = world.broker.node.state.retained
+    assert len(retained) == MANY
+    assert await largest_step(lambda: len(retained), world.go(8), monkeypatch) == LIMIT
+    assert len(retained) == 0
+    await world.go(1)
+    events = world.disk.events(RetainedExpired)
+    assert [len(event.topics) for event in events] == [8, 8, 8, 6]
+    compare(world)
 
 
-def test_changed_permissions_are_applied_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_changed_permissions_are_applied_in_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(node_context, "_APPLIED_AT_ONCE", LIMIT)
+    for number in range(MANY):
+        await world.connect(f"c{number}", filters=[("t", 1)])
+    connections = [*world.broker.admission.connections]
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            for number in range(MANY):
-                await world.connect(f"c{number}", filters=[("t", 1)])
-            connections = [*world.broker.admission.connections]
+    def denied() -> int:
+        return sum(connection.access is not None for connection in connections)
 
-            def denied() -> int:
-                return sum(one.access is not None for one in connections)
-
-            permit(world, OPEN + "[[deny]]\nsubscribe = ['t']\n")
-            assert denied() == LIMIT
-            assert await largest_step(denied, world.go(0.1), monkeypatch) == LIMIT
-            assert denied() == MANY
-
-    simulate(scenario)
+    permit(world, OPEN + "[[deny]]\nsubscribe = ['t']\n")
+    assert denied() == LIMIT
+    assert await largest_step(denied, world.go(0.1), monkeypatch) == LIMIT
+    assert denied() == MANY
 
 
-def test_idle_sessions_are_frozen_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_idle_sessions_are_frozen_in_steps(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session_registry, "_NOTIFIED_AT_ONCE", LIMIT)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            clients = [await world.connect(f"c{number}") for number in range(MANY)]
-            await world.go(5)
-            live = world.broker.node.state.sessions.live
-            assert len(live) == MANY
-            for client in clients:
-                client.send(p.disconnect())
-            assert await largest_step(lambda: len(live), world.go(4), monkeypatch) == LIMIT
-            assert not live
-
-    simulate(scenario)
+    clients = [await world.connect(f"c{number}") for number in range(MANY)]
+    await world.go(5)
+    live = world.broker.node.state.sessions.live
+    assert len(live) == MANY
+    for client in clients:
+        client.send(p.disconnect())
+    assert await largest_step(lambda: len(live), world.go(4), monkeypatch) == LIMIT
+    assert not live
 
 
-def test_subscribers_of_statistics_are_found_and_served_in_steps(
+@in_world(sys_interval=5.0)
+async def test_subscribers_of_statistics_are_found_and_served_in_steps(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys_topics, "_FOUND_AT_ONCE", LIMIT)
     monkeypatch.setattr(sys_topics, "_NOTIFIED_AT_ONCE", 2)
+    clients = [
+        await world.connect(f"c{number}", filters=[("$SYS/broker/uptime", 0)])
+        for number in range(MANY)
+    ]
+    await world.go(6)
+    for client in clients:
+        client.take()
 
-    async def scenario() -> None:
-        async with World(sys_interval=5.0).running() as world:
-            clients = [
-                await world.connect(f"c{number}", filters=[("$SYS/broker/uptime", 0)])
-                for number in range(MANY)
-            ]
-            await world.go(6)
-            for client in clients:
-                client.take()
+    def served() -> int:
+        return sum(any(isinstance(packet, p.Publish) for packet in c.received) for c in clients)
 
-            def served() -> int:
-                return sum(any(isinstance(one, p.Publish) for one in c.received) for c in clients)
-
-            assert await largest_step(served, world.go(5), monkeypatch) == 2
-            assert served() == MANY
-            for client in clients:
-                assert len(payloads(client)) == 1
-
-    simulate(scenario)
+    assert await largest_step(served, world.go(5), monkeypatch) == 2
+    assert served() == MANY
+    for client in clients:
+        assert len(client.payloads()) == 1
 
 
 def test_the_members_of_a_silent_log_are_disconnected_in_steps(
@@ -440,13 +421,13 @@ async def test_messages_before_an_unsubscribe_arrive_in_steps_too(
         await world.go(1)
         wanted = [b"%d%d" % (number, at) for at in range(3)]
         received = client.take()
-        got = [one for one in received if isinstance(one, p.Publish)]
+        got = [packet for packet in received if isinstance(packet, p.Publish)]
         for topic, some in (("t", wanted[::2]), ("u", wanted[1:2])):
-            assert [one.payload for one in got if one.topic == topic] == some
-        assert [one for one in received if isinstance(one, p.Unsuback)] == [
+            assert [packet.payload for packet in got if packet.topic == topic] == some
+        assert [packet for packet in received if isinstance(packet, p.Unsuback)] == [
             p.Unsuback(5),
             p.Unsuback(6),
         ]
         for one in clients[number + 1 :]:
-            assert sorted(payloads(one)) == wanted
-    assert not any(payloads(client) for client in clients)
+            assert sorted(one.payloads()) == wanted
+    assert not any(client.payloads() for client in clients)

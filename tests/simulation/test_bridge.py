@@ -63,8 +63,10 @@ def lasting(properties: p5.Properties) -> list[str]:
         if identifier == p5.MESSAGE_EXPIRY:
             assert isinstance(value, int)
             assert 0 < value <= EXPIRY
-    shown = [repr(one) for one in properties if one[0] not in (p5.MESSAGE_EXPIRY, p5.USER_PROPERTY)]
-    user = [repr(one) for one in properties if one[0] == p5.USER_PROPERTY]
+    shown = [
+        repr(pair) for pair in properties if pair[0] not in (p5.MESSAGE_EXPIRY, p5.USER_PROPERTY)
+    ]
+    user = [repr(pair) for pair in properties if pair[0] == p5.USER_PROPERTY]
     return sorted(shown) + user
 
 

@@ -77,7 +77,7 @@ def test_messages_of_a_replaced_leader_are_not_published_again(
             nats.publish(Got(topic.replace("/", "."), "", headers, b"%d" % number))
             await world.go(0.2)
             sent.append(number)
-        got = [int(one.payload) for one in client.take() if isinstance(one, Publish)]
+        got = [int(packet.payload) for packet in client.take() if isinstance(packet, Publish)]
         assert got == ([3, 4] if several_nodes else sent)
         nats.forget()
         await world.crash()
@@ -239,7 +239,7 @@ def test_records_with_nothing_for_nats_are_cut_without_a_loss(
                 await world.go(0.05)
         assert cuts(world)
         assert got == [b"1"]
-        assert not [each for each in world.disk.events() if isinstance(each, ForwardLost)]
+        assert not world.disk.events(ForwardLost)
         await world.crash()
 
     simulate(scenario)

@@ -52,7 +52,9 @@ def test_every_client_gets_a_message_from_nats_once(
         for client in clients:
             assert payloads(client) == dict.fromkeys(wanted, 1)
             for level in levels:
-                got = [one.payload for one in client.messages if one.topic == f"{level}/a"]
+                got = [
+                    message.payload for message in client.messages if message.topic == f"{level}/a"
+                ]
                 assert got == [f"{level} {number}".encode() for number in range(20)]
         answers = [orjson.loads(answer.payload) for answer in place.answers]
         streams = Counter(answer["stream"] for answer in answers)
@@ -285,9 +287,9 @@ def test_retained_messages_from_nats_are_in_all_logs(monkeypatch: pytest.MonkeyP
             client = await place.client(number, ("#", 1))
             await place.worlds[0].go(0.5)
             topics = [f"{level_of(home)}/{qos}" for home in (0, 1) for qos in (0, 1)]
-            assert sorted(one.topic for one in client.messages) == sorted(topics)
+            assert sorted(message.topic for message in client.messages) == sorted(topics)
             assert payloads(client) == {b"new": 4}
-            assert all(one.retain for one in client.messages)
+            assert all(message.retain for message in client.messages)
 
     bridged(monkeypatch, scenario, bridge={"always": ("+/0", "+/1")})
 
@@ -301,7 +303,7 @@ def test_a_birth_from_nats_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None
         for number in (0, 1):
             late = await place.client(number, ("$sparkplug/certificates/#", 0), name="late")
             await place.worlds[0].go(0.5)
-            assert [one.topic for one in late.messages] == [
+            assert [message.topic for message in late.messages] == [
                 "$sparkplug/certificates/spBv1.0/g/NBIRTH/n"
             ]
         published = [
@@ -391,7 +393,7 @@ def test_a_copy_that_a_nats_client_publishes_elsewhere_arrives(
         writer.send(p5.publish("a/b", b"1", 1, 1, retain=True))
         await place.worlds[0].go(1.0)
         assert [payloads(client) for client in clients] == [{b"1": 1}] * 2
-        assert not any(one.retain for client in clients for one in client.messages)
+        assert not any(message.retain for client in clients for message in client.messages)
         assert place.worlds[home].broker.node.state.retained.get(f"{topic}/d") is None
 
     bridged(monkeypatch, scenario)
@@ -476,7 +478,7 @@ def test_an_answer_reaches_the_subscribers_of_all_logs_once(
             await place.worlds[0].go(1.0)
         for reader in readers:
             assert payloads(reader) == {b"re 0": 1, b"re 1": 1}
-            assert all(one.get(p5.CORRELATION_DATA) == b"7" for one in reader.messages)
+            assert all(message.get(p5.CORRELATION_DATA) == b"7" for message in reader.messages)
 
     bridged(monkeypatch, scenario)
 
@@ -591,7 +593,7 @@ class Chaos:
         found = {payload for of in heard.values() for payload in of}
         assert not self.acked - found, "not in NATS"
         assert all(len(names) == 1 for names in identifiers.values())
-        answered = {b"%d" % int(one.subject.rsplit(".", 1)[1]) for one in self.place.answers}
+        answered = {b"%d" % int(packet.subject.rsplit(".", 1)[1]) for packet in self.place.answers}
         assert answered
         for of_client in self.got:
             received = {payload for got in of_client.values() for payload in got}

@@ -13,6 +13,7 @@ from eventstore.errors import CorruptLog
 from eventstore.stored_files import StoredFiles
 from projections.log_proof import LogProof
 from simulation.broker_answers import WrongAnswerError, run_broker
+from simulation.mutants import sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,22 +43,6 @@ def test_answers_are_true_in_more_runs(seed: int, tmp_path: Path) -> None:
     run_broker(seed, tmp_path)
 
 
-def _sees_no_damage(patch: Patch) -> None:
-    patch.setattr(StoredFiles, "damage", lambda *_: None)
-
-
-def _forgets_what_is_not_proven(patch: Patch) -> None:
-    patch.setattr(LogProof, "take", lambda *_: None)
-
-
-def _takes_a_start_for_the_end_of_no_doubt(patch: Patch) -> None:
-    patch.setattr(LogProof, "started", lambda *_: None)
-
-
-def _names_no_damaged_record(patch: Patch) -> None:
-    patch.setattr(broker_status, "_record_damage", lambda *_: None)
-
-
 def _names_another_damaged_record(patch: Patch) -> None:
     def note(node: NodeContext, damage: CorruptLog) -> None:
         node.damaged = CorruptLog(damage.sequence + 1, "is damaged")
@@ -65,28 +50,22 @@ def _names_another_damaged_record(patch: Patch) -> None:
     patch.setattr(recovery, "_note_damage", note)
 
 
-def _is_silent_about_the_clock(patch: Patch) -> None:
-    patch.setattr(broker_advice, "_HOUR_MS", 0)
+MUTANTS: dict[str, Callable[[Patch], None]] = {
+    "sees_no_damage": sets(StoredFiles, "damage", lambda *_: None),
+    "forgets_what_is_not_proven": sets(LogProof, "take", lambda *_: None),
+    "takes_a_start_for_the_end_of_no_doubt": sets(LogProof, "started", lambda *_: None),
+    "is_silent_about_the_clock": sets(broker_advice, "_HOUR_MS", 0),
+    "names_no_damaged_record": sets(broker_status, "_record_damage", lambda *_: None),
+    "names_another_damaged_record": _names_another_damaged_record,
+}
 
 
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        _sees_no_damage,
-        _forgets_what_is_not_proven,
-        _takes_a_start_for_the_end_of_no_doubt,
-        _is_silent_about_the_clock,
-        _names_no_damaged_record,
-        _names_another_damaged_record,
-    ],
-)
-def test_a_false_answer_is_found(
-    mutant: Callable[[Patch], None], monkeypatch: Patch, tmp_path: Path
-) -> None:
-    mutant(monkeypatch)
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_false_answer_is_found(mutant: str, monkeypatch: Patch, tmp_path: Path) -> None:
+    MUTANTS[mutant](monkeypatch)
     for seed in SEEDS:
         try:
             run_broker(seed, tmp_path / str(seed))
         except WrongAnswerError:
             return
-    pytest.fail(f"{mutant.__name__} passes the seeds {SEEDS}")
+    pytest.fail(f"{mutant} passes the seeds {SEEDS}")

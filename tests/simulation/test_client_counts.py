@@ -153,20 +153,18 @@ async def test_only_histories_of_clients_with_a_session_are_stored(world: World)
 
 
 @pytest.mark.plain
-def test_a_bounded_number_of_clients_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_a_bounded_number_of_clients_is_remembered(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("projections.state.client_history.MAX_CLIENTS", 2)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            for name in "abc":
-                await world.connect(name)
-                await world.go(5)
-            assert histories(world) == {"b", "c"}
-            assert counts(world, "a")["counted_since_ms"] is None
-            await world.restart()
-            assert len(world.broker.node.clients) == 2
-
-    simulate(scenario)
+    for name in "abc":
+        await world.connect(name)
+        await world.go(5)
+    assert histories(world) == {"b", "c"}
+    assert counts(world, "a")["counted_since_ms"] is None
+    await world.restart()
+    assert len(world.broker.node.clients) == 2
 
 
 def test_an_event_that_the_loaded_history_counts_is_not_added_again() -> None:

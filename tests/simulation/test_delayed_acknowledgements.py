@@ -7,7 +7,7 @@ from harness.plainaudit import violations
 
 from eventstore.log.journal import Journal
 from simulation.fold import compare
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 DELAY = 1.0
 SEEN = 0.1
@@ -87,17 +87,14 @@ async def test_only_what_was_acknowledged_in_the_last_second_comes_again(
 
 
 @pytest.mark.plain
-def test_acknowledgements_that_are_never_recorded_are_found(
+@in_world(ack_delay=DELAY)
+async def test_acknowledgements_that_are_never_recorded_are_found(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Journal, "flush_deferred", lambda _journal: None)
-
-    async def scenario() -> None:
-        async with World(ack_delay=DELAY).running() as world:
-            with pytest.raises(AssertionError, match="long before the kill"):
-                await life(world, 3.0)
-
-    simulate(scenario)
+    with pytest.raises(AssertionError, match="long before the kill"):
+        await life(world, 3.0)
 
 
 @in_world(ack_delay=DELAY)

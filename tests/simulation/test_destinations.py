@@ -63,7 +63,7 @@ def end(world: World) -> int:
 
 
 def losses(world: World) -> list[ForwardLost]:
-    return [event for event in world.disk.events() if isinstance(event, ForwardLost)]
+    return world.disk.events(ForwardLost)
 
 
 @in_world(world_with)
@@ -186,7 +186,7 @@ async def test_an_operator_skips_what_waits(world: World) -> None:
     assert loss.reason == "skip"
     with pytest.raises(Refused, match="has all its messages"):
         await change(world, "skip_destination", to="erp", until=answer["until"])
-    acted = [each for each in world.disk.events() if isinstance(each, OperatorActed)]
+    acted = world.disk.events(OperatorActed)
     assert [(each.action, each.target) for each in acted] == [("skip_destination", "erp")]
     assert (await report(world, 1))["through"] == loss.until
     assert world.broker.node.state.destinations["erp"].losses == 0  # it was wanted
@@ -310,7 +310,7 @@ async def test_the_bridge_of_an_old_log_goes_on_at_its_position_or_ends(
     await world.restart()
     await world.go(0.5)
     assert [each.after for each in opened_for_nats(world)] == [position(1, 0)] * goes_on
-    bridged = [each.through for each in world.disk.events() if isinstance(each, Bridged)]
+    bridged = [each.through for each in world.disk.events(Bridged)]
     assert bridged == [position(1, 0)] + [0] * (not goes_on)
     assert ("nats" in world.broker.node.state.destinations) == goes_on
     assert audit_plainly("sim", checked_records(world.disk.stream.history)) == []

@@ -95,7 +95,7 @@ async def publish(world: World, *messages: tuple[str, bytes], qos: int = 1, **mo
 
 
 def events(world: World, kind: type) -> list[Any]:
-    return [event for event in world.disk.events() if isinstance(event, kind)]
+    return world.disk.events(kind)
 
 
 def restoring(world: SealedWorld) -> Callable[[], Awaitable[None]]:
@@ -130,7 +130,7 @@ async def test_what_is_stored_has_no_content_of_personal_topics(world: SealedWor
     assert [*first.topics, *second.topics] == [ALICE, BOB]
     await check_promises(world)
     back = await world.connect("late", filters=[("#", 1)])
-    assert [one.payload for one in back.received] == [SECRET, OTHER, PLAIN]
+    assert [packet.payload for packet in back.received] == [SECRET, OTHER, PLAIN]
 
 
 @in_sealed_world()
@@ -158,7 +158,7 @@ async def test_nothing_can_be_read_after_an_erasure(world: SealedWorld, *, resta
     if restarted:
         await world.restart()
     late = await world.connect("late", filters=[("#", 1)])
-    assert [one.payload for one in late.received] == [OTHER, PLAIN]
+    assert [packet.payload for packet in late.received] == [OTHER, PLAIN]
     key = events(world, ErasureRequested)[0].keys[0]
     assert world.keys.key(key) is None
     assert world.keys.erasure(key) == 1
@@ -181,10 +181,10 @@ async def test_an_erased_topic_gets_another_key(world: SealedWorld) -> None:
     assert first.checks != second.checks
     await world.restart()
     late = await world.connect("late", filters=[(ALICE, 1)])
-    assert [one.payload for one in late.received] == [b"again"]
+    assert [packet.payload for packet in late.received] == [b"again"]
     assert b"again" not in world.stored()
     await change(world, "erase", filter="#")
-    assert [one.erasure for one in events(world, Erased)] == [1, 2]
+    assert [event.erasure for event in events(world, Erased)] == [1, 2]
     await check_promises(world)
 
 
@@ -220,7 +220,7 @@ async def test_an_erasure_survives_a_kill_at_any_step(world: SealedWorld, *, fus
 async def test_a_delivery_in_flight_is_not_repeated(world: SealedWorld, *, qos: int) -> None:
     reader = await world.connect("reader", filters=[("#", 2)])
     await publish(world, (ALICE, SECRET), (BOB, OTHER), qos=qos)
-    sent = [one for one in reader.take() if isinstance(one, Publish)]
+    sent = [packet for packet in reader.take() if isinstance(packet, Publish)]
     assert [one.payload for one in sent] == [SECRET, OTHER]
     await change(world, "erase", filter=ALICE)
     reader.drop()
@@ -228,9 +228,9 @@ async def test_a_delivery_in_flight_is_not_repeated(world: SealedWorld, *, qos: 
     await world.restart()
     back = await world.connect("reader", present=True)
     taken = back.take()
-    again = [one for one in taken if isinstance(one, Publish)]
+    again = [packet for packet in taken if isinstance(packet, Publish)]
     assert [one.payload for one in again] == [OTHER]
-    pubrels = [one for one in taken if not isinstance(one, Publish)]
+    pubrels = [packet for packet in taken if not isinstance(packet, Publish)]
     assert len(pubrels) == (qos == 2)
     if qos == 2:
         back.send(p.pubcomp(sent[0].packet_id))
@@ -264,10 +264,10 @@ async def test_a_message_that_was_not_released_is_given_up(
     sender.send(p.pubrel(1), p.pubrel(2))
     await world.go(0.5)
     assert len(sender.take()) == 2
-    assert [one.payload for one in reader.take() if isinstance(one, Publish)] == [OTHER]
+    assert reader.payloads() == [OTHER]
     assert len(events(world, InboundReplaced)) == 1
     late = await world.connect("late", filters=[("#", 1)])
-    assert [one.payload for one in late.received] == [OTHER] * retain
+    assert [packet.payload for packet in late.received] == [OTHER] * retain
     await world.go(1)
     compare(world)
 
@@ -286,7 +286,7 @@ async def test_an_erased_will_is_not_published(world: SealedWorld, *, restarted:
         client.drop()
     await world.go(1)
     assert SECRET not in await acknowledged(world, reader)
-    assert [one.reason for one in events(world, MessageDropped)] == ["erased"]
+    assert [event.reason for event in events(world, MessageDropped)] == ["erased"]
     assert SECRET not in world.stored()
     await check_promises(world)
 
@@ -322,7 +322,7 @@ async def test_a_cut_log_keeps_contents_sealed(
     assert PLAIN in stored
     await world.restart()
     late = await world.connect("late", filters=[("#", 1)])
-    assert [one.payload for one in late.received] == [OTHER]
+    assert [packet.payload for packet in late.received] == [OTHER]
     back = await world.connect("reader", present=True)
     assert await acknowledged(world, back) == [OTHER, PLAIN, b"secret-of-carl", OTHER]
     await change(world, "erase", filter="#")
@@ -339,7 +339,7 @@ async def test_a_restored_log_learns_what_was_erased(world: SealedWorld) -> None
     (requested,) = events(world, ErasureRequested)
     assert (requested.cause, requested.topics) == ("restored", [ALICE])
     late = await world.connect("late", filters=[("#", 1)])
-    assert [one.payload for one in late.received] == [OTHER, PLAIN]
+    assert [packet.payload for packet in late.received] == [OTHER, PLAIN]
 
 
 @in_sealed_world()
@@ -352,7 +352,7 @@ async def test_a_restored_log_does_not_use_keys_that_were_erased(world: SealedWo
     await publish(world, ("home/other/x", OTHER), retain=True)
     await world.restart()
     late = await world.connect("late", filters=[("home/other/x", 1)])
-    assert [one.payload for one in late.received] == [OTHER]
+    assert [packet.payload for packet in late.received] == [OTHER]
     await check_promises(world)
 
 
@@ -367,7 +367,7 @@ async def test_keys_that_a_crash_left_incomplete_are_not_used(world: SealedWorld
     await publish(world, ("home/other/x", OTHER), retain=True)
     await world.restart()
     late = await world.connect("late", filters=[("home/other/x", 1)])
-    assert [one.payload for one in late.received] == [OTHER]
+    assert [packet.payload for packet in late.received] == [OTHER]
     await check_promises(world)
 
 
@@ -426,7 +426,7 @@ async def test_damage_where_a_key_is_named_does_not_prevent_a_start(world: Seale
     records[at] = records[at][:-1] + bytes([records[at][-1] ^ 1])
     await world.start()
     late = await world.connect("late", filters=[("#", 1)])
-    assert [one.payload for one in late.received] == [SECRET, OTHER, PLAIN]
+    assert [packet.payload for packet in late.received] == [SECRET, OTHER, PLAIN]
 
 
 @in_sealed_world()
@@ -466,7 +466,7 @@ async def test_a_replay_leaves_out_what_was_erased(
         await world.restart()
     late = await world.connect("late", filters=[("$replay/all/#", qos)])
     await world.go(1)
-    assert [one.payload for one in late.take() if isinstance(one, Publish)] == [
+    assert late.payloads() == [
         OTHER,
         PLAIN,
         b"again",
@@ -482,7 +482,7 @@ async def test_messages_of_several_clients_in_one_turn_are_sealed(world: SealedW
     topics = ["home/alice/x", "home/bob/x", "news"]
     reader.take()
     for turn in range(4):
-        reader.send(*(p.puback(one.packet_id) for one in reader.take()))
+        reader.send(*(p.puback(packet.packet_id) for packet in reader.take()))
         for sender, topic in zip(senders, topics, strict=True):
             sender.send(p.publish(topic, b"secret" if topic != "news" else PLAIN, 1, turn + 1))
         await world.go(0.5)
@@ -561,7 +561,7 @@ async def test_an_erasure_of_older_contents_destroys_whole_periods(
     back = await world.connect("reader", present=True)
     assert await acknowledged(world, back) == [OTHER, b"second", b"third"]
     late = await world.connect("late", filters=[(ALICE, 1)])
-    assert [one.payload for one in late.received] == [b"second"]
+    assert [packet.payload for packet in late.received] == [b"second"]
     (requested,) = events(world, ErasureRequested)
     assert (requested.topics, requested.keys, requested.before_ms) == ([ALICE], [1], end - 1)
     await check_promises(world)
@@ -580,10 +580,10 @@ async def test_a_retained_message_of_an_erased_period_goes(
     late = await world.connect("late", filters=[("#", 1)])
     assert late.received == []
     await publish(world, (ALICE, b"again"), retain=True)
-    assert [one.payload for one in late.take() if isinstance(one, Publish)] == [b"again"]
+    assert late.payloads() == [b"again"]
     replayed = await world.connect("replayed", filters=[("$replay/all/#", 1)])
     await world.go(1)
-    got = [one.payload for one in replayed.take() if isinstance(one, Publish)]
+    got = replayed.payloads()
     assert got == [b"third", b"again"]
     await check_promises(world)
 
@@ -655,7 +655,7 @@ async def test_a_restored_log_learns_which_periods_were_erased(world: SealedWorl
     (requested,) = events(world, ErasureRequested)
     assert (requested.cause, requested.topics, requested.keys) == ("restored", [ALICE], [1])
     late = await world.connect("late", filters=[("#", 1)])
-    assert [one.payload for one in late.received] == [OTHER, b"second"]
+    assert [packet.payload for packet in late.received] == [OTHER, b"second"]
 
 
 # ---------------------------------------------------------------------- bounds and failures
@@ -687,9 +687,9 @@ async def test_a_topic_for_which_there_is_no_key_is_refused(
     assert (b"\x00\x03\x97" in received) is (qos > 0)
     assert world.broker.node.dropped == {"personal_keys": 2}
     assert world.broker.node.limits.refused.counts["personal_keys"] == 2
-    assert [one.reason for one in events(world, MessageDropped)] == ["personal_keys"] * 2 * bool(
-        qos
-    )
+    assert [event.reason for event in events(world, MessageDropped)] == [
+        "personal_keys"
+    ] * 2 * bool(qos)
     await change(world, "erase", filter=BOB)
     sender.send(p5.publish("home/carl/x", b"now", qos, 7 if qos else None))
     await world.go(0.1)
@@ -702,8 +702,8 @@ async def test_a_topic_for_which_there_is_no_key_is_refused(
 
 def drained(client: Any) -> list[Publish]:
     """Take and acknowledge what a client got."""
-    got = [one for one in client.take() if isinstance(one, Publish)]
-    client.send(*(p.puback(one.packet_id) for one in got if one.qos == 1))
+    got = [packet for packet in client.take() if isinstance(packet, Publish)]
+    client.send(*(p.puback(packet.packet_id) for packet in got if packet.qos == 1))
     return got
 
 
@@ -748,10 +748,10 @@ async def test_an_erasure_that_cannot_be_finished_is_shown(
     assert (shown["pending"], shown["keys"]) == (1, 1)
     assert "I/O error" in shown["trouble"]
     late = await world.connect("late", filters=[("#", 1)])
-    assert [one.payload for one in late.received] == [OTHER, PLAIN]
+    assert [packet.payload for packet in late.received] == [OTHER, PLAIN]
     await change(world, "erase", filter=BOB)
     assert world.broker.inspection.status()["erasures"] == {"pending": 0, "keys": 0, "trouble": ""}
-    assert [one.erasure for one in events(world, Erased)] == [1, 2]
+    assert [event.erasure for event in events(world, Erased)] == [1, 2]
     await check_promises(world)
 
 
@@ -841,7 +841,7 @@ async def eventful(world: SealedWorld) -> set[Rule]:
     await acknowledged(world, back)
     await world.connect("c", clean=True)  # takes over: the will is due
     await world.go(1)
-    return {Rule(one.rule) for one in violations(world.disk.decoded())}
+    return {Rule(violation.rule) for violation in violations(world.disk.decoded())}
 
 
 @in_periods()

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from harness import packets as p
-from harness.packets import Publish
 
 from actors.exchange import taken_erasures
 from actors.exchange.effect_recorder import EffectRecorder
@@ -29,7 +28,7 @@ from simulation.inspection import change
 from simulation.partitions import PartitionWorld, name_in
 from simulation.sealed_disk import OpenDisk, without_threads
 from simulation.two_logs import two
-from simulation.world import SimLog
+from simulation.world import SimLog, runs
 
 __all__ = ["without_threads"]
 
@@ -80,7 +79,7 @@ class SealedPartition(PartitionWorld):
         return [payload for payloads in found for payload in payloads]
 
     def events(self, kind: type) -> list[Any]:
-        return [event for event in self.disk.events() if isinstance(event, kind)]
+        return self.disk.events(kind)
 
     @property
     def causes(self) -> list[str]:
@@ -117,104 +116,104 @@ async def away(world: SealedPartition) -> str:
 async def received(world: SealedPartition, name: str) -> list[bytes]:
     reader = await world.connect(name)
     await world.go(1)
-    return [packet.payload for packet in reader.take() if isinstance(packet, Publish)]
+    return reader.payloads()
 
 
 @pytest.mark.parametrize("retain", [False, True])
-def test_a_copy_is_sealed_and_erased_with_the_original(*, retain: bool) -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        name = await away(there)
-        await publish(here, (ALICE, SECRET), (BOB, OTHER), retain=retain)
-        await here.go(2)
-        assert SECRET in here.readable()
-        assert SECRET in there.readable()
-        for world in (here, there):
-            assert SECRET not in world.stored()
-        await change(here, "erase", filter="home/alice/#")
-        await here.go(2)
-        assert (here.causes, there.causes) == ([REQUEST], [FOLLOWED])
-        for world in (here, there):
-            assert SECRET not in world.readable()
-            assert OTHER in world.readable()
-            assert (world.broker.node.state.retained.get(ALICE) is None) or not retain
-        assert await received(there, name) == [OTHER]
-
-    in_two_logs(scenario)
+@runs(in_two_logs)
+async def test_a_copy_is_sealed_and_erased_with_the_original(
+    here: SealedPartition, there: SealedPartition, *, retain: bool
+) -> None:
+    name = await away(there)
+    await publish(here, (ALICE, SECRET), (BOB, OTHER), retain=retain)
+    await here.go(2)
+    assert SECRET in here.readable()
+    assert SECRET in there.readable()
+    for world in (here, there):
+        assert SECRET not in world.stored()
+    await change(here, "erase", filter="home/alice/#")
+    await here.go(2)
+    assert (here.causes, there.causes) == ([REQUEST], [FOLLOWED])
+    for world in (here, there):
+        assert SECRET not in world.readable()
+        assert OTHER in world.readable()
+        assert (world.broker.node.state.retained.get(ALICE) is None) or not retain
+    assert await received(there, name) == [OTHER]
 
 
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_log_that_is_away_erases_at_its_start(*, taken: bool) -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        name = await away(there)
-        await publish(there, (ALICE, SECRET))
-        if not taken:
-            await there.crash()
-        await publish(here, (ALICE, SECRET), (BOB, OTHER))
-        await here.go(2)
-        if taken:
-            await there.crash()
-        await change(here, "erase", filter="home/alice/#")
-        await here.go(2)
-        await there.start()
-        await here.go(3)
-        assert there.causes == [FOLLOWED]
-        assert SECRET not in there.readable()
-        assert await received(there, name) == [OTHER]
-        erased = [ref for event in there.events(Followed) for ref in from_runs(event.erased)]
-        assert len(erased) == (not taken)
+@runs(in_two_logs)
+async def test_a_log_that_is_away_erases_at_its_start(
+    here: SealedPartition, there: SealedPartition, *, taken: bool
+) -> None:
+    name = await away(there)
+    await publish(there, (ALICE, SECRET))
+    if not taken:
+        await there.crash()
+    await publish(here, (ALICE, SECRET), (BOB, OTHER))
+    await here.go(2)
+    if taken:
+        await there.crash()
+    await change(here, "erase", filter="home/alice/#")
+    await here.go(2)
+    await there.start()
+    await here.go(3)
+    assert there.causes == [FOLLOWED]
+    assert SECRET not in there.readable()
+    assert await received(there, name) == [OTHER]
+    erased = [ref for event in there.events(Followed) for ref in from_runs(event.erased)]
+    assert len(erased) == (not taken)
 
-    in_two_logs(scenario)
 
-
-def test_topics_of_the_other_log_alone_are_erased_too() -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        await publish(here, (ALICE, SECRET))
-        await publish(there, ("home/alice/other", SECRET))
-        await change(here, "erase", filter="home/alice/#")
-        await here.go(2)
-        assert SECRET not in [*here.readable(), *there.readable()]
-        await publish(there, ("home/alice/other", OTHER))  # what comes later is kept
-        await here.go(2)
-        assert OTHER in there.readable()
-
-    in_two_logs(scenario)
+@runs(in_two_logs)
+async def test_topics_of_the_other_log_alone_are_erased_too(
+    here: SealedPartition, there: SealedPartition
+) -> None:
+    await publish(here, (ALICE, SECRET))
+    await publish(there, ("home/alice/other", SECRET))
+    await change(here, "erase", filter="home/alice/#")
+    await here.go(2)
+    assert SECRET not in [*here.readable(), *there.readable()]
+    await publish(there, ("home/alice/other", OTHER))  # what comes later is kept
+    await here.go(2)
+    assert OTHER in there.readable()
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_what_was_published_before_an_erasure_is_readable_nowhere(seed: int) -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        chance = random.Random(seed)
-        worlds = (here, there)
-        for world in worlds:
-            await away(world)
-        senders = [await world.connect(name_in(worlds, at)) for at, world in enumerate(worlds)]
-        number = 0
+@runs(in_two_logs)
+async def test_what_was_published_before_an_erasure_is_readable_nowhere(
+    here: SealedPartition, there: SealedPartition, *, seed: int
+) -> None:
+    chance = random.Random(seed)
+    worlds = (here, there)
+    for world in worlds:
+        await away(world)
+    senders = [await world.connect(name_in(worlds, at)) for at, world in enumerate(worlds)]
+    number = 0
 
-        async def send() -> None:
-            nonlocal number
-            number += 1
-            sender = chance.choice(senders)
-            sender.send(p.publish(ALICE, b"number %d" % number, 1, number))
-            await here.go(chance.choice([0, 0.001, 0.01, 0.05]))
+    async def send() -> None:
+        nonlocal number
+        number += 1
+        sender = chance.choice(senders)
+        sender.send(p.publish(ALICE, b"number %d" % number, 1, number))
+        await here.go(chance.choice([0, 0.001, 0.01, 0.05]))
 
-        for _ in range(40):
-            await send()
-        before = number
-        await here.go(chance.choice([0.002, 0.02, 0.5]))
-        await change(chance.choice(worlds), "erase", filter=ALICE)
-        for _ in range(chance.choice([0, 10])):
-            await send()
-        if chance.random() < 0.5:
-            victim = chance.choice(worlds)
-            await victim.crash(chance.choice([0, 1]))
-            await victim.start()
-        await here.go(5)
-        for world in worlds:
-            left = [payload for payload in world.readable() if payload.startswith(b"number ")]
-            assert all(int(payload[7:]) > before for payload in left), (world.causes, left)
-        assert {*here.causes, *there.causes} <= {REQUEST, FOLLOWED, COPIES}
-
-    in_two_logs(scenario)
+    for _ in range(40):
+        await send()
+    before = number
+    await here.go(chance.choice([0.002, 0.02, 0.5]))
+    await change(chance.choice(worlds), "erase", filter=ALICE)
+    for _ in range(chance.choice([0, 10])):
+        await send()
+    if chance.random() < 0.5:
+        victim = chance.choice(worlds)
+        await victim.crash(chance.choice([0, 1]))
+        await victim.start()
+    await here.go(5)
+    for world in worlds:
+        left = [payload for payload in world.readable() if payload.startswith(b"number ")]
+        assert all(int(payload[7:]) > before for payload in left), (world.causes, left)
+    assert {*here.causes, *there.causes} <= {REQUEST, FOLLOWED, COPIES}
 
 
 def deaf(world: SealedPartition) -> Callable[[], None]:
@@ -259,19 +258,19 @@ def test_what_is_taken_between_two_erasures_is_erased_again(
     in_two_logs(scenario)
 
 
-def test_what_another_log_publishes_later_is_kept() -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        name = await away(here)
-        await publish(there, (ALICE, SECRET))
-        hears = deaf(there)
-        await change(here, "erase", filter="home/alice/#")
-        await publish(here, (ALICE, OTHER))
-        hears()
-        await here.go(2)
-        assert here.causes == [REQUEST]  # nothing was taken in between
-        assert await received(here, name) == [OTHER]
-
-    in_two_logs(scenario)
+@runs(in_two_logs)
+async def test_what_another_log_publishes_later_is_kept(
+    here: SealedPartition, there: SealedPartition
+) -> None:
+    name = await away(here)
+    await publish(there, (ALICE, SECRET))
+    hears = deaf(there)
+    await change(here, "erase", filter="home/alice/#")
+    await publish(here, (ALICE, OTHER))
+    hears()
+    await here.go(2)
+    assert here.causes == [REQUEST]  # nothing was taken in between
+    assert await received(here, name) == [OTHER]
 
 
 def test_a_key_of_several_periods_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,7 +285,9 @@ def test_a_key_of_several_periods_is_named_once(monkeypatch: pytest.MonkeyPatch)
         await here.go(2)
         for world in (here, there):
             assert SECRET not in world.readable()
-            keys = [key for one in world.events(ErasureRequested) for key in from_runs(one.keys)]
+            keys = [
+                key for event in world.events(ErasureRequested) for key in from_runs(event.keys)
+            ]
             assert sorted(keys) == [*range(1, 9)]
 
     monkeypatch.setattr(erasure, "_KEYS", 3)
@@ -309,31 +310,30 @@ def test_other_logs_follow_an_erasure_although_another_one_was_faster(
     in_two_logs(scenario)
 
 
-def test_an_erasure_that_finds_nothing_any_more_is_refused() -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        await publish(here, (ALICE, SECRET))
-        await publish(there, ("home/alice/other", SECRET))
-        both = [change(here, "erase", filter=name) for name in (ALICE, "home/#")]
-        _, second = await asyncio.gather(*both, return_exceptions=True)
-        assert isinstance(second, Refused)
+@runs(in_two_logs)
+async def test_an_erasure_that_finds_nothing_any_more_is_refused(
+    here: SealedPartition, there: SealedPartition
+) -> None:
+    await publish(here, (ALICE, SECRET))
+    await publish(there, ("home/alice/other", SECRET))
+    both = [change(here, "erase", filter=name) for name in (ALICE, "home/#")]
+    _, second = await asyncio.gather(*both, return_exceptions=True)
+    assert isinstance(second, Refused)
 
-    in_two_logs(scenario)
 
-
-def test_contents_are_erased_by_themselves_in_each_log() -> None:
+@runs(in_two_logs, personal_keep=30 * PERIOD)
+async def test_contents_are_erased_by_themselves_in_each_log(
+    here: SealedPartition, there: SealedPartition
+) -> None:
     """What one of them removes from the retained messages, the other one removes, too."""
-
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        await there.go(0.5)
-        await away(there)
-        await publish(here, (ALICE, SECRET), retain=True)
-        await here.go(33 * PERIOD)
-        for world in (here, there):
-            assert set(world.causes) == {KEEP}
-            assert SECRET not in world.readable()
-            assert world.broker.node.state.retained.get(ALICE) is None
-
-    in_two_logs(scenario, personal_keep=30 * PERIOD)
+    await there.go(0.5)
+    await away(there)
+    await publish(here, (ALICE, SECRET), retain=True)
+    await here.go(33 * PERIOD)
+    for world in (here, there):
+        assert set(world.causes) == {KEEP}
+        assert SECRET not in world.readable()
+        assert world.broker.node.state.retained.get(ALICE) is None
 
 
 @pytest.mark.parametrize(

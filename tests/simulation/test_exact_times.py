@@ -36,8 +36,8 @@ def broken_rules(before: Callable[[World], object] = lambda _world: None) -> set
             await world.go(0.9)
             world.log.release()
             await world.go(2)
-        assert [one for one in world.disk.events() if isinstance(one, SessionExpired)]
-        return {one.rule for one in violations(world.disk.decoded())}
+        assert world.disk.events(SessionExpired)
+        return {violation.rule for violation in violations(world.disk.decoded())}
 
     return simulate(scenario)
 

@@ -25,7 +25,7 @@ from protocol.mqtt.packets import Subscribe
 from simulation.checking import acknowledged
 from simulation.fold import compare
 from simulation.rebuilding import rebuilt_later
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 pytestmark = pytest.mark.plain
 
@@ -64,52 +64,54 @@ def outgoing_for(name: str) -> Callable[[Any, Any], bool]:
     return lambda actor, message: actor.name == name and type(message) is Outgoing
 
 
-def payloads(client: SimClient) -> list[bytes]:
-    return [one.payload for one in client.take() if isinstance(one, Publish)]
+@pytest.fixture
+def trap(monkeypatch: pytest.MonkeyPatch) -> FailingMethod:
+    """Makes the session of ``s`` fail on deliveries."""
+    return FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
+
+
+@pytest.fixture
+def subscription_trap(monkeypatch: pytest.MonkeyPatch) -> FailingMethod:
+    """Makes subscriptions fail on every message."""
+    return FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
 
 
 def publish(client: SimClient, *numbers: int, topic: str = "a", qos: int = 1) -> None:
     client.send(*(p.publish(topic, b"%d" % number, qos, number) for number in numbers))
 
 
-def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_the_subscriptions_of_a_session_that_fails_are_stopped_little_by_little(
+    world: World, trap: FailingMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_registry, "_STOPPED_AT_ONCE", 10)
     monkeypatch.setattr(Connection, "_may_settle", lambda one, _data: one.settled)
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
+    await world.connect("s", filters=[(f"a/{number}", 1) for number in range(100)])
+    sender = await world.connect("d")
+    kernel, stopped = world.broker.kernel, []
+    stop = kernel._stop
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("s", filters=[(f"a/{number}", 1) for number in range(100)])
-            sender = await world.connect("d")
-            kernel, stopped = world.broker.kernel, []
-            stop = kernel._stop
+    def count(actor: Any) -> None:
+        if isinstance(actor, Subscription):
+            stopped.append(kernel.turns)
+        stop(actor)
 
-            def count(actor: Any) -> None:
-                if isinstance(actor, Subscription):
-                    stopped.append(kernel.turns)
-                stop(actor)
-
-            monkeypatch.setattr(kernel, "_stop", count)
-            trap.left = 1
-            publish(sender, 1, topic="a/7")
-            await world.go(5)
-            assert trap.sprung == 1
-            assert max(Counter(stopped).values()) <= 10
-            assert len(stopped) == kernel.population[Subscription] + 100 == 100
-            again = await world.connect("s", present=True)
-            assert payloads(again) == [b"1"]
-
-    simulate(scenario)
+    monkeypatch.setattr(kernel, "_stop", count)
+    trap.left = 1
+    publish(sender, 1, topic="a/7")
+    await world.go(5)
+    assert trap.sprung == 1
+    assert max(Counter(stopped).values()) <= 10
+    assert len(stopped) == kernel.population[Subscription] + 100 == 100
+    again = await world.connect("s", present=True)
+    assert again.payloads() == [b"1"]
 
 
 @pytest.mark.parametrize("online", [True, False])
 @in_world()
 async def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, online: bool
+    world: World, trap: FailingMethod, *, online: bool
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     handle_packets_one_by_one(world)
     receiver = await world.connect("s", filters=[("a", 1)])
     if not online:
@@ -126,23 +128,22 @@ async def test_a_session_that_fails_once_on_a_delivery_loses_nothing(
     assert trap.sprung == 1
     assert sender.open
     assert sender.take() == [Puback(number) for number in (1, 2, 3, 4)]
-    assert payloads(receiver) == ([b"1"] if online else [])
+    assert receiver.payloads() == ([b"1"] if online else [])
     assert not receiver.open
     again = await world.connect("s", present=True)
-    received = [one for one in again.take() if isinstance(one, Publish)]
-    assert [one.payload for one in received] == [b"1", b"2", b"3", b"4"]
-    assert [one.packet_id for one in received] == [1, 2, 3, 4]
-    assert [one.dup for one in received] == [online, False, False, False]
+    received = [packet for packet in again.take() if isinstance(packet, Publish)]
+    assert [packet.payload for packet in received] == [b"1", b"2", b"3", b"4"]
+    assert [packet.packet_id for packet in received] == [1, 2, 3, 4]
+    assert [packet.dup for packet in received] == [online, False, False, False]
     await world.restart()
     after = await world.connect("s", present=True)
-    assert payloads(after) == [b"1", b"2", b"3", b"4"]
+    assert after.payloads() == [b"1", b"2", b"3", b"4"]
 
 
 @in_world()
 async def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
     trap.left = 1
@@ -158,37 +159,31 @@ async def test_a_session_that_fails_while_it_is_rebuilt_is_rebuilt_again(
     assert sender.take() == [Puback(1), Puback(2)]
     received = again.take()
     assert received[:1] == [p.Connack(0, session_present=True)]
-    assert [one.payload for one in received if isinstance(one, Publish)] == [b"1", b"2"]
+    assert [packet.payload for packet in received if isinstance(packet, Publish)] == [b"1", b"2"]
 
 
-def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_a_broker_stops_although_a_session_cannot_be_rebuilt(
+    world: World, trap: FailingMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
 
     async def broken(_node: Any, _name: str) -> Any:
         raise RuntimeError("cannot be rebuilt")
 
     monkeypatch.setattr(supervision, "rebuild_session", broken)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            trap.left = 1
-            publish(sender, 1)
-            await world.go(5)
-            await asyncio.wait_for(world.broker.drain(), 20)
-            assert isinstance(world.disk.events()[-1], BrokerStopped)
-
-    simulate(scenario)
+    await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    trap.left = 1
+    publish(sender, 1)
+    await world.go(5)
+    await asyncio.wait_for(world.broker.drain(), 20)
+    assert isinstance(world.disk.events()[-1], BrokerStopped)
 
 
 @in_world()
 async def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     receiver = await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
     world.log.hold()
@@ -199,15 +194,12 @@ async def test_messages_while_a_session_is_rebuilt_come_behind_those_before(
     world.log.release()
     await world.go(1)
     again = await world.connect("s", present=True)
-    assert payloads(receiver) == []
-    assert payloads(again) == [b"1", b"2", b"3", b"4", b"5"]
+    assert receiver.payloads() == []
+    assert again.payloads() == [b"1", b"2", b"3", b"4", b"5"]
 
 
 @in_world(delay=lambda: 0.01)
-async def test_a_session_is_rebuilt_while_the_log_grows(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
+async def test_a_session_is_rebuilt_while_the_log_grows(world: World, trap: FailingMethod) -> None:
     await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
     trap.left = 1
@@ -220,14 +212,13 @@ async def test_a_session_is_rebuilt_while_the_log_grows(
             again = SimClient(world)
             again.send(p.connect("s", clean=False))
     assert again is not None
-    assert payloads(again) == [b"1"]
+    assert again.payloads() == [b"1"]
 
 
 @in_world()
 async def test_a_sender_does_not_fail_with_the_session_it_sends_to(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     receiver = await world.connect("s", filters=[("a", 1), ("w", 1)])
     receiver.send(p.disconnect())
     await world.connect("t", will=p.Will("w", b"gone", 1))
@@ -241,14 +232,13 @@ async def test_a_sender_does_not_fail_with_the_session_it_sends_to(
     assert trap.sprung == 1
     assert (sender.open, other.open) == (True, True)
     again = await world.connect("s", present=True)
-    assert sorted(payloads(again)) == [b"1", b"gone"]
+    assert sorted(again.payloads()) == [b"1", b"gone"]
 
 
 @in_world()
 async def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
     trap.left = 1000
@@ -260,7 +250,7 @@ async def test_a_message_that_a_session_always_fails_on_is_queued_for_it(
     assert trap.sprung == 2
     trap.left = 0
     again = await world.connect("s", present=True)
-    assert payloads(again) == [b"1", b"2"]
+    assert again.payloads() == [b"1", b"2"]
     assert sender.take() == [Puback(1), Puback(2)]
 
 
@@ -302,9 +292,9 @@ async def test_a_session_that_fails_while_it_is_closed_is_closed_by_its_successo
     client.drop()
     await world.go(2)
     assert trap.sprung == 1
-    assert payloads(watcher) == [b"gone"]
+    assert watcher.payloads() == [b"gone"]
     assert not world.broker.node.state.sessions["s"].connected
-    closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+    closed = world.disk.events(SessionClosed)
     assert [one.session for one in closed] == ["s"]
 
 
@@ -328,12 +318,12 @@ async def test_a_client_whose_packets_make_its_session_fail_is_closed(
     await world.go(1)
     assert not client.open
     assert client.take() == [Puback(1)]
-    assert payloads(watcher) == [b"1", b"gone"]
+    assert watcher.payloads() == [b"1", b"gone"]
     again = await world.connect("s", present=True)
     again.send(p.publish("a", b"2", 1, 2, dup=True))
     await world.go(0.1)
     assert again.take() == [Puback(2)]
-    assert payloads(watcher) == [b"2"]
+    assert watcher.payloads() == [b"2"]
 
 
 @in_world()
@@ -363,14 +353,13 @@ async def test_a_session_that_fails_while_messages_are_loaded_for_it_loses_none(
     await world.go(1)
     assert trap.sprung == 1
     last = await world.connect("s", present=True)
-    assert payloads(last) == [b"1", b"2", b"3", b"4"]
+    assert last.payloads() == [b"1", b"2", b"3", b"4"]
 
 
 @in_world(session_expiry=60.0)
 async def test_a_rebuilt_offline_session_expires_and_is_frozen(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, trap: FailingMethod
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     receiver = await world.connect("s", filters=[("a", 1)])
     receiver.send(p.disconnect())
     sender = await world.connect("d")
@@ -389,10 +378,9 @@ async def test_a_rebuilt_offline_session_expires_and_is_frozen(
 @pytest.mark.parametrize("killed", [False, True])
 @in_world(max_ack_pending=1)
 async def test_deliveries_recorded_for_a_failed_session_overtake_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, *, killed: bool
+    world: World, trap: FailingMethod, monkeypatch: pytest.MonkeyPatch, *, killed: bool
 ) -> None:
     """It matches a filter whose queue is not the last one that has messages of its topic."""
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
     receiver = await world.connect("s", filters=[("b/x", 2), ("a/x", 2)])
     sender = await world.connect("d")
     publish(sender, 1, 2, topic="b/x")
@@ -414,7 +402,7 @@ async def test_deliveries_recorded_for_a_failed_session_overtake_nothing(
     await world.go(1)
     again = await world.connect("s", present=True)
     got = await acknowledged(world, again)
-    assert [int(one) for one in got if int(one) < 10] == [1, 2, 3, 4, 5]
+    assert [int(packet) for packet in got if int(packet) < 10] == [1, 2, 3, 4, 5]
     compare(world)
     assert not violations(world.disk.decoded())
 
@@ -453,8 +441,8 @@ async def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
     await world.go(1)
     compare(world)
     again = await world.connect("s", present=True)
-    assert payloads(again) == [b"1", b"2", b"3"]
-    assert payloads(receiver) == [b"1"]
+    assert again.payloads() == [b"1", b"2", b"3"]
+    assert receiver.payloads() == [b"1"]
 
 
 # Subscriptions.
@@ -462,11 +450,10 @@ async def test_the_state_of_a_failed_session_does_not_get_into_the_projections(
 
 @in_world(message_cache=1)
 async def test_messages_of_a_failed_subscription_are_recorded_while_its_session_loads(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World, subscription_trap: FailingMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its publisher is acknowledged in the same turn, and the broker may be killed in the next
     one."""
-    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
     receiver = await world.connect("s", filters=[("a", 1)])
     receiver.send(p.disconnect())
     sender = await world.connect("d")
@@ -482,27 +469,26 @@ async def test_messages_of_a_failed_subscription_are_recorded_while_its_session_
     session = world.broker.sessions.find_session("s")
     assert session is not None
     assert session.loading
-    trap.left = 1
+    subscription_trap.left = 1
     publish(sender, 3)
     await world.go(1)
-    assert trap.sprung == 1
+    assert subscription_trap.sprung == 1
     assert session.loading
     assert sender.take()[-1] == Puback(3)
     monkeypatch.setattr(SessionRegistry, "load", load)
     await world.restart()
-    assert payloads(await world.connect("s", present=True)) == [b"1", b"3"]
+    assert (await world.connect("s", present=True)).payloads() == [b"1", b"3"]
     assert not violations(world.disk.decoded())
 
 
 @pytest.mark.parametrize("times", [1, 1000])
 @in_world()
 async def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch, times: int
+    world: World, subscription_trap: FailingMethod, times: int
 ) -> None:
-    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
     receiver = await world.connect("s", filters=[("a", 1)])
     sender = await world.connect("d")
-    trap.left = times
+    subscription_trap.left = times
     sender.send(
         p.publish("a", b"1", 1, 1),
         p.publish("x", b"-", 2, 9),
@@ -514,35 +500,34 @@ async def test_a_subscription_that_fails_is_replaced_and_loses_nothing(
     publish(sender, 4)
     await world.go(0.1)
     assert (receiver.open, sender.open) == (True, True)
-    received = payloads(receiver)
-    assert [one for one in received if one != b"zero"] == [b"1", b"2", b"3", b"4"]
+    received = receiver.payloads()
+    assert [packet for packet in received if packet != b"zero"] == [b"1", b"2", b"3", b"4"]
     assert received.count(b"zero") == 1
 
 
 @pytest.mark.parametrize("qos", [0, 1])
 @in_world()
 async def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
-    world: World, monkeypatch: pytest.MonkeyPatch, qos: int
+    world: World, subscription_trap: FailingMethod, qos: int
 ) -> None:
     """The SUBSCRIBE is taken before the session has heard of the failure."""
-    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
     receiver = await world.connect("s", filters=[("a", 1)])
     session = world.broker.sessions.find_session("s")
     assert session is not None
     assert session.connection is not None
     (subscriber,) = world.broker.node.router.subscribers("s")
     assert subscriber.actor is not None
-    trap.left = 1
+    subscription_trap.left = 1
     world.broker.kernel.tell(subscriber.actor, ChangeQos(1))
     again = Packets(session.connection, [Subscribe(9, [("a", qos)])])
     world.broker.kernel.tell(session, again)
     await world.go(1)
-    assert trap.sprung == 1
+    assert subscription_trap.sprung == 1
     publish(await world.connect("d"), 2)
     await world.go(1)
     answer, *got = receiver.take()
     assert answer == Suback(9, (qos,))
-    assert [one.qos for one in got if isinstance(one, p.Publish)] == [qos]
+    assert [packet.qos for packet in got if isinstance(packet, p.Publish)] == [qos]
     assert receiver.open
     assert world.broker.sessions.find_session("s") is session
     (subscriber,) = world.broker.node.router.subscribers("s")
@@ -553,17 +538,16 @@ async def test_a_subscription_that_failed_may_be_made_again_in_the_same_turn(
 @pytest.mark.parametrize("times", [1, 1000])
 @in_world()
 async def test_a_subscription_that_fails_on_retained_messages_sends_them_all_the_same(
-    world: World, monkeypatch: pytest.MonkeyPatch, times: int
+    world: World, subscription_trap: FailingMethod, times: int
 ) -> None:
-    trap = FailingMethod(monkeypatch, Subscription, "on_receive", lambda _actor, _told: True)
     sender = await world.connect("d")
     sender.send(p.publish("a", b"kept", 1, 1, retain=True))
     await world.go(0.1)
-    trap.left = times
+    subscription_trap.left = times
     receiver = await world.connect("s")
     receiver.send(p.subscribe(3, ("a", 1)))
     await world.go(0.1)
-    publishes = [one for one in receiver.take() if isinstance(one, Publish)]
+    publishes = [packet for packet in receiver.take() if isinstance(packet, Publish)]
     assert publishes == [Publish("a", b"kept", 1, 1, retain=True)]
 
 
@@ -586,11 +570,11 @@ async def test_a_connection_that_fails_closes_itself_alone(
     client.send(p.pingreq())
     await world.go(0.1)
     assert (client.open, watcher.open) == (False, True)
-    assert payloads(watcher) == [b"gone"]
+    assert watcher.payloads() == [b"gone"]
     assert len(world.broker.admission.connections) == 1
     publish(watcher, 1)
     await world.go(0.1)
-    assert payloads(await world.connect("s", present=True)) == [b"1"]
+    assert (await world.connect("s", present=True)).payloads() == [b"1"]
 
 
 @in_world()
@@ -609,31 +593,24 @@ async def test_a_connection_that_fails_before_its_connect(
     assert (await world.connect("s")).open
 
 
-def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(
-    monkeypatch: pytest.MonkeyPatch,
+@in_world()
+async def test_deliveries_of_a_failed_session_survive_a_crash_during_its_rebuild(
+    world: World, trap: FailingMethod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trap = FailingMethod(monkeypatch, Session, "on_receive", outgoing_for("s"))
-    never: asyncio.Future[None]
 
     async def unending(*_arguments: object) -> None:
-        await never
+        await asyncio.get_running_loop().create_future()
 
-    async def scenario() -> None:
-        nonlocal never
-        never = asyncio.get_running_loop().create_future()
-        async with World().running() as world:
-            await world.connect("s", filters=[("a", 1)])
-            sender = await world.connect("d")
-            monkeypatch.setattr("actors.broker.supervision.rebuild_session", unending)
-            trap.left = 1
-            publish(sender, 1)
-            await world.go(0.5)
-            publish(sender, 2)
-            await world.go(0.5)
-            assert sender.take() == [Puback(1), Puback(2)]
-            monkeypatch.undo()
-            await world.restart()
-            again = await world.connect("s", present=True)
-            assert payloads(again) == [b"1", b"2"]
-
-    simulate(scenario)
+    await world.connect("s", filters=[("a", 1)])
+    sender = await world.connect("d")
+    monkeypatch.setattr("actors.broker.supervision.rebuild_session", unending)
+    trap.left = 1
+    publish(sender, 1)
+    await world.go(0.5)
+    publish(sender, 2)
+    await world.go(0.5)
+    assert sender.take() == [Puback(1), Puback(2)]
+    monkeypatch.undo()
+    await world.restart()
+    again = await world.connect("s", present=True)
+    assert again.payloads() == [b"1", b"2"]

@@ -6,7 +6,6 @@ from harness.packets import Pingresp, Publish, Will
 from actors.limits.limit_options import LimitOptions, Quota
 from eventstore.format.records import mentions
 from simulation.logins import Slow
-from simulation.loop import simulate
 from simulation.world import SimClient, World, in_world
 
 SLOW = LimitOptions(client=Quota(publish_rate=100))
@@ -14,7 +13,7 @@ MESSAGES = [p.publish("t", b"%d" % n + bytes(400), 0) for n in range(1000)]
 
 
 def numbers(client: SimClient) -> list[int]:
-    found = [one for one in client.received if isinstance(one, Publish)]
+    found = [packet for packet in client.received if isinstance(packet, Publish)]
     return [int(one.payload.rstrip(b"\0")) for one in found]
 
 
@@ -73,28 +72,26 @@ async def test_a_disconnect_counts_although_it_was_not_read_yet(world: World) ->
     assert numbers(reader) == list(range(1000))
 
 
-def test_no_packets_are_handled_after_a_flood_is_closed() -> None:
-    async def scenario() -> None:
-        bounds = LimitOptions(
-            client=Quota(publish_rate=10),
-            throttle_timeout=2.0,
-            max_faults_per_address=1,
-            fault_backoff=60.0,
-        )
-        async with World(bounds=bounds).running() as world:
-            reader = await world.connect("reader", filters=[("t", 0)])
-            writer = await world.connect("writer")
-            await world.go(5)
-            for _ in range(3):
-                writer.send(b"".join(MESSAGES))
-            await world.go(60)
-            assert not writer.open
-            assert len(numbers(reader)) < 200
-            assert world.broker.node.limits.refused.counts["publish_rate"] == 1
-            # One fault, whatever it had sent: its address may come again.
-            assert (await world.connect("writer")).open
-
-    simulate(scenario)
+@in_world(
+    bounds=LimitOptions(
+        client=Quota(publish_rate=10),
+        throttle_timeout=2.0,
+        max_faults_per_address=1,
+        fault_backoff=60.0,
+    )
+)
+async def test_no_packets_are_handled_after_a_flood_is_closed(world: World) -> None:
+    reader = await world.connect("reader", filters=[("t", 0)])
+    writer = await world.connect("writer")
+    await world.go(5)
+    for _ in range(3):
+        writer.send(b"".join(MESSAGES))
+    await world.go(60)
+    assert not writer.open
+    assert len(numbers(reader)) < 200
+    assert world.broker.node.limits.refused.counts["publish_rate"] == 1
+    # One fault, whatever it had sent: its address may come again.
+    assert (await world.connect("writer")).open
 
 
 @in_world()
@@ -129,16 +126,12 @@ async def test_packets_during_the_password_check_stay_in_order(world: World) -> 
     assert numbers(reader) == list(range(1000))
 
 
-def test_unauthenticated_input_counts_before_it_is_handled() -> None:
-    async def scenario() -> None:
-        bounds = LimitOptions(max_unauthenticated_bytes=2**20)
-        async with World(bounds=bounds).running() as world:
-            some = [SimClient(world) for _ in range(20)]
-            for client in some:
-                client.send(b"\x10\xff\xff\x13" + bytes(100_000))
-            assert 5 <= sum(not client.connection.ended for client in some) <= 11
-
-    simulate(scenario)
+@in_world(bounds=LimitOptions(max_unauthenticated_bytes=2**20))
+async def test_unauthenticated_input_counts_before_it_is_handled(world: World) -> None:
+    some = [SimClient(world) for _ in range(20)]
+    for client in some:
+        client.send(b"\x10\xff\xff\x13" + bytes(100_000))
+    assert 5 <= sum(not client.connection.ended for client in some) <= 11
 
 
 @in_world()
@@ -147,4 +140,4 @@ async def test_the_answer_to_a_ping_overtakes_nothing_that_came_before(world: Wo
     client.send(p.publish("t", b"1", 0))
     client.send(p.pingreq())
     await world.go(1)
-    assert [type(one) for one in client.received] == [Publish, Pingresp]
+    assert [type(packet) for packet in client.received] == [Publish, Pingresp]

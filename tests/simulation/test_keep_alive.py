@@ -21,7 +21,7 @@ from actors.transports.tls_context import TlsOptions, make_context
 from actors.transports.websocket import WebSocketOptions
 from eventstore.format.events import SessionClosed
 from simulation.logins import Threads
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 MIB = 1024 * 1024
 KEEP_ALIVE = 10
@@ -150,7 +150,7 @@ def large(size: int = 100_000) -> bytes:
 
 
 def reasons(world: World) -> list[str]:
-    return [one.reason for one in world.disk.events() if isinstance(one, SessionClosed)]
+    return [event.reason for event in world.disk.events(SessionClosed)]
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")
@@ -272,18 +272,14 @@ async def test_packets_sent_during_a_pause_are_handled_before_the_timeout(
     assert caller.open
 
 
-def test_a_client_is_not_blamed_for_its_publish_rate(
+@in_world(world_of, client=Quota(publish_bytes=MIN / 4), throttle_timeout=0)
+async def test_a_client_is_not_blamed_for_its_publish_rate(
+    world: World,
     call: Callable[[str, World], Caller],
 ) -> None:
     """It is read more slowly than packets must arrive: it is the broker that waits."""
-
-    async def scenario() -> None:
-        slow = Quota(publish_bytes=MIN / 4)
-        async with world_of(client=slow, throttle_timeout=0).running() as world:
-            caller = call("tcp", world)
-            await caller.connect()
-            caller.client.send_cut(large(5_000), *range(500, 5_000, 500))
-            await world.go(5_000 / (MIN / 4))
-            assert caller.open
-
-    simulate(scenario)
+    caller = call("tcp", world)
+    await caller.connect()
+    caller.client.send_cut(large(5_000), *range(500, 5_000, 500))
+    await world.go(5_000 / (MIN / 4))
+    assert caller.open

@@ -44,12 +44,12 @@ async def test_a_message_that_is_released_late(
         sender = await world.connect("d", present=True, mqtt5=True)
     reader.mqtt5 = False  # its messages are shown as they are on the wire
     releases = p.pubrel(1), p.pubrel(2)
-    for sent in [releases] if at_once else [[one] for one in releases]:
+    for sent in [releases] if at_once else [[release] for release in releases]:
         sender.send(*sent)
         await world.go(0.01)
-    answers = [one for one in sender.take() if isinstance(one, Pubcomp)]
+    answers = [packet for packet in sender.take() if isinstance(packet, Pubcomp)]
     assert answers == [Pubcomp(1), Pubcomp(2)]
-    found = [one.payload for one in reader.take() if isinstance(one, Publish)]
+    found = reader.payloads()
     assert len(found) == 1
     assert found[0].endswith(b"100")
     if level == 5:
@@ -59,14 +59,14 @@ async def test_a_message_that_is_released_late(
     else:
         assert found[0] == b"100"
     events = world.disk.events()
-    gone = {one.session for one in events if isinstance(one, Expired)}
+    gone = {event.session for event in events if isinstance(event, Expired)}
     shared = topic_filter.startswith("$share")
     assert gone == {"away", *(["$share/g/a/b"] if shared else ["r"] if qos else [])}
-    assert len([one for one in events if isinstance(one, Queued)]) == len(gone) + 1
+    assert len([event for event in events if isinstance(event, Queued)]) == len(gone) + 1
     compare(world)
     back = await world.connect("away", present=True)
     await world.go(0.1)
-    assert [one.payload for one in back.take() if isinstance(one, Publish)] == [b"100"]
+    assert back.payloads() == [b"100"]
     compare(world)
     assert not violations(world.disk.decoded())
 
@@ -89,6 +89,6 @@ async def test_an_expired_message_that_is_released_is_not_retained(
     await world.go(0.1)
     reader = await world.connect("r", filters=[("a/#", 2)], mqtt5=level == 5)
     await world.go(0.1)
-    assert not [one for one in reader.take() if isinstance(one, Publish)]
+    assert not [packet for packet in reader.take() if isinstance(packet, Publish)]
     compare(world)
     assert not violations(world.disk.decoded())

@@ -11,7 +11,6 @@ from actors.maintenance import retention
 from eventstore.format.events import MessageDropped, SubscriptionDenied
 from eventstore.format.node_events import BrokerStarted, CheckpointBegun, LimitsApplied
 from simulation.checking import check_promises
-from simulation.loop import simulate
 from simulation.permission_worlds import OPEN, permit
 from simulation.world import World, in_world
 
@@ -19,7 +18,7 @@ SECRETS = OPEN + "[[deny]]\nsubscribe = ['secret/#']\n"
 
 
 def applied(world: World) -> list[LimitsApplied]:
-    return [one for one in world.disk.events() if isinstance(one, LimitsApplied)]
+    return world.disk.events(LimitsApplied)
 
 
 @in_world(max_queued_messages=5, session_expiry=60.0)
@@ -53,18 +52,16 @@ async def test_a_reload_records_only_changes(world: World) -> None:
     assert applied(world)[-1].limits["max_queued_messages"] == 7
 
 
-def test_a_checkpoint_repeats_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_a_checkpoint_repeats_the_limits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "_MIN", 0)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.broker.retention.checkpoint()
-            await world.go(1)
-            events = world.disk.events()
-            begun = next(at for at, one in enumerate(events) if isinstance(one, CheckpointBegun))
-            assert events[begun + 1] == applied(world)[0]
-
-    simulate(scenario)
+    await world.broker.retention.checkpoint()
+    await world.go(1)
+    events = world.disk.events()
+    begun = next(at for at, one in enumerate(events) if isinstance(one, CheckpointBegun))
+    assert events[begun + 1] == applied(world)[0]
 
 
 @in_world()
@@ -73,9 +70,9 @@ async def test_a_subscription_that_is_denied_is_recorded(world: World) -> None:
     reader = await world.connect("r")
     reader.send(p.subscribe(1, ("secret/a", 1), ("open/#", 1), ("$JS/API", 1)))
     await world.go(1)
-    (suback,) = (one for one in reader.take() if isinstance(one, p.Suback))
+    (suback,) = (packet for packet in reader.take() if isinstance(packet, p.Suback))
     assert list(suback.codes) == [0x80, 1, 0x80]
-    denied = [one for one in world.disk.events() if isinstance(one, SubscriptionDenied)]
+    denied = world.disk.events(SubscriptionDenied)
     assert denied == [SubscriptionDenied("r", ["secret/a", "$JS/API"], [0x87, 0x8F])]
     await check_promises(world)
 
@@ -88,6 +85,6 @@ async def test_a_full_queue_drops_at_its_limit(world: World) -> None:
     sender = await world.connect("s")
     sender.send(*(p.publish("t", b"%d" % one, 1, one) for one in range(1, 6)))
     await world.go(1)
-    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
-    assert [(one.reason, one.count) for one in drops] == [("queue_messages", 3)]
+    drops = world.disk.events(MessageDropped)
+    assert [(drop.reason, drop.count) for drop in drops] == [("queue_messages", 3)]
     await check_promises(world)

@@ -51,9 +51,9 @@ async def test_only_the_publisher_of_a_message_too_large_for_the_log_is_closed(
     )
     await world.go(0.2)
     assert not sender.open
-    acknowledged = [one for one in sender.take() if isinstance(one, p.Puback)]
+    acknowledged = [packet for packet in sender.take() if isinstance(packet, p.Puback)]
     assert acknowledged == [p.Puback(1)]
-    got = [one.payload for one in other.take() if isinstance(one, p.Publish)]
+    got = other.payloads()
     assert got == [b"fits"]
     assert world.broker.node.limits.refused.counts["message_too_large"] == 1
     await goes_on(world, other, 7)
@@ -67,7 +67,9 @@ async def test_unrecorded_messages_have_no_such_limit(world: World) -> None:
     sender.send(p.publish("big", bytes(2 * MIB), 0))
     await world.go(0.2)
     assert sender.open
-    assert [len(one.payload) for one in other.take() if isinstance(one, p.Publish)] == [2 * MIB]
+    assert [len(packet.payload) for packet in other.take() if isinstance(packet, p.Publish)] == [
+        2 * MIB
+    ]
 
 
 @in_world(max_record=MIB // 2)
@@ -173,7 +175,7 @@ def test_a_record_that_is_refused_for_good_is_refused_once(monkeypatch: pytest.M
             await world.go(0.2)
             assert not sender.open
             await goes_on(world, other, 3)
-            published = [one for one in world.disk.events() if isinstance(one, MessagePublished)]
+            published = world.disk.events(MessagePublished)
             assert {one.topics[0] for one in published} == {"others"}
             compare(world)
 
@@ -213,7 +215,7 @@ async def test_a_stream_that_refuses_every_record_loses_nothing(
     world.server.refusal = None
     await world.go(5)
     assert p.Puback(1) in one.take()
-    assert [got.payload for got in two.take() if isinstance(got, p.Publish)] == [b"waits"]
+    assert two.payloads() == [b"waits"]
     world.server.refusal = {"err_code": code, "description": description}
     one.send(p.publish("a", b"waits longer", 1, 2))
     await world.go(60)

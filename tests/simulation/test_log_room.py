@@ -57,7 +57,7 @@ class Load:
                 self._client.send(p.publish("noise", bytes(500), 1, self._next))
                 waiting += 1
             await self._world.go(self._pause)
-            done = sum(isinstance(one, p.Puback) for one in self._client.take())
+            done = sum(isinstance(packet, p.Puback) for packet in self._client.take())
             if done:
                 since = loop.time()
             self.longest = max(self.longest, loop.time() - since)
@@ -104,13 +104,13 @@ def test_a_retention_that_is_starved_makes_input_wait(monkeypatch: pytest.Monkey
             await world.go(30)
             assert not world.broker.node.journal.full
             away = await world.connect("away", present=True)
-            assert [one.payload for one in away.take() if isinstance(one, p.Publish)] == [b"first"]
+            assert away.payloads() == [b"first"]
             compare(world)
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    assert [one for one in lines if one["event"].startswith("the log has reached keep_bytes")]
-    assert not [one for one in lines if "sessions and retained" in one["event"]]
+    assert [line for line in lines if line["event"].startswith("the log has reached keep_bytes")]
+    assert not [line for line in lines if "sessions and retained" in line["event"]]
 
 
 def test_no_client_waits_if_cutting_keeps_up() -> None:
@@ -123,7 +123,7 @@ def test_no_client_waits_if_cutting_keeps_up() -> None:
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    assert not [one for one in lines if "keep_bytes" in one["event"]]
+    assert not [line for line in lines if "keep_bytes" in line["event"]]
 
 
 @pytest.mark.parametrize("needed", ["retained", "queued"])
@@ -149,7 +149,7 @@ def test_needed_data_may_exceed_the_limit_and_is_reported(needed: str) -> None:
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    *_, said = [one for one in lines if one["event"].startswith("the log takes more than")]
+    *_, said = [line for line in lines if line["event"].startswith("the log takes more than")]
     assert said["event"].endswith("sessions and retained messages need more than that")
     assert said["retained" if needed == "retained" else "queued"] > BOUND // 2
     assert said["queued" if needed == "retained" else "retained"] < BOUND // 2
@@ -193,7 +193,7 @@ def test_a_blocked_cut_stops_no_client(hold: Any, monkeypatch: pytest.MonkeyPatc
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    assert [one for one in lines if one["event"].startswith("the log grows beyond keep_bytes")]
+    assert [line for line in lines if line["event"].startswith("the log grows beyond keep_bytes")]
 
 
 @in_world(bounded, keep_until_archived=True)
@@ -219,22 +219,20 @@ async def test_a_lowered_limit_stops_no_client_for_long(world: World) -> None:
     assert load.most <= BOUND * 1.25
 
 
-def test_a_log_that_cannot_be_purged_stops_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world(bounded)
+async def test_a_log_that_cannot_be_purged_stops_no_client(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As with a user without permission: it is retried."""
 
     async def refused(self: EventLog, first: int) -> None:
         raise LogUnavailable("stream FOLDMQ_LOG_sim does not answer")
 
     monkeypatch.setattr(EventLog, "cut", refused)
-
-    async def scenario() -> None:
-        async with bounded().running() as world:
-            load = Load(world, await world.connect("noisy"))
-            await load.run(100)
-            assert load.longest < 10
-            assert load.most > BOUND * 1.25
-
-    simulate(scenario)
+    load = Load(world, await world.connect("noisy"))
+    await load.run(100)
+    assert load.longest < 10
+    assert load.most > BOUND * 1.25
 
 
 def test_a_message_too_large_to_be_repeated_stops_no_client(
@@ -257,5 +255,5 @@ def test_a_message_too_large_to_be_repeated_stops_no_client(
 
     with structlog.testing.capture_logs() as lines:
         simulate(scenario)
-    (said,) = [one for one in lines if "cannot be repeated" in one["event"]]
+    (said,) = [line for line in lines if "cannot be repeated" in line["event"]]
     assert said["log_level"] == "error"

@@ -9,8 +9,8 @@ from harness.plainaudit import audit_plainly, checked_records
 
 from protocol.mqtt.loop_path import with_logs
 from simulation.fold import compare
+from simulation.network import Client5
 from simulation.test_origins import bridged
-from simulation.test_reauthentication import Client5
 from simulation.world import World, in_world
 
 _STATE = "$SYS/broker/connection/{}/state"

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from protocol.mqtt.encoder import PublishEncoder as Prepared
 from simulation import chaos
 from simulation.chaos import run
 from simulation.delivery_ledger import matches
+from simulation.mutants import sets
 
 pytestmark = pytest.mark.plain
 
@@ -38,18 +40,14 @@ run of a broker as it is takes, and more than such a run together with all the p
 Patch = pytest.MonkeyPatch
 
 
-def acknowledges_before_it_is_durable(patch: Patch) -> None:
-    patch.setattr(Journal, "send_when_durable", lambda _journal, sink, data: sink.write(data))
-
-
 def acknowledges_what_was_only_sent(patch: Patch) -> None:
     send = LogWriter.send
 
     def sent(writer: LogWriter, record: Any) -> None:
         send(writer, record)
         effects, record.effects = record.effects, []
-        for one in effects:
-            writer._journal._release(one)  # type: ignore[union-attr]
+        for effect in effects:
+            writer._journal._release(effect)  # type: ignore[union-attr]
 
     patch.setattr(LogWriter, "send", sent)
 
@@ -67,18 +65,6 @@ def _forgets(patch: Patch, kind: type[Event]) -> None:
         return at
 
     patch.setattr(NodeContext, "emit", emitted)
-
-
-def forgets_to_record_what_is_queued(patch: Patch) -> None:
-    _forgets(patch, Queued)
-
-
-def forgets_to_record_what_is_released(patch: Patch) -> None:
-    _forgets(patch, Released)
-
-
-def forgets_to_record_subscriptions(patch: Patch) -> None:
-    _forgets(patch, Subscribed)
 
 
 def sends_again_without_dup(patch: Patch) -> None:
@@ -173,31 +159,23 @@ def does_not_clear_retained_messages(patch: Patch) -> None:
     patch.setattr(RetainedIndex, "_set", kept)
 
 
-def replays_nothing_retained(patch: Patch) -> None:
-    patch.setattr(RetainedIndex, "matching", lambda _index, _filter: iter(()))
-
-
-def does_not_route_after_a_restart(patch: Patch) -> None:
-    patch.setattr(Router, "restore", lambda _router, _state: None)
-
-
 def routes_to_the_lowest_qos(patch: Patch) -> None:
     match = Router.match
 
     def lowest(router: Router, topic: str) -> tuple[Any, ...]:
         return tuple(
             min(
-                (one for one in router.subscribers(found.session) if matches(one.filter, topic)),
+                (
+                    subscriber
+                    for subscriber in router.subscribers(found.session)
+                    if matches(subscriber.filter, topic)
+                ),
                 key=lambda one: one.qos,
             )
             for found in match(router, topic)
         )
 
     patch.setattr(Router, "match", lowest)
-
-
-def ignores_the_window(patch: Patch) -> None:
-    patch.setattr(queueing, "room", lambda _state, _held, _window: 1000)
 
 
 def lets_new_messages_overtake_those_that_wait(patch: Patch) -> None:
@@ -217,40 +195,36 @@ def uses_packet_identifiers_twice(patch: Patch) -> None:
         patch.setattr(module, "take_packet_ids", lambda _state, count: list(range(1, count + 1)))
 
 
-def cuts_off_what_is_not_archived(patch: Patch) -> None:
-    patch.setattr(ArchiveHold, "may_delete_before", lambda _guard, _first: True)
-
-
-def does_not_see_that_the_clock_is_set(patch: Patch) -> None:
-    patch.setattr(broker.Broker, "_check_clock", lambda _broker: None)
-
-
-MUTANTS: list[Callable[[Patch], None]] = [
-    acknowledges_before_it_is_durable,
-    acknowledges_what_was_only_sent,
-    forgets_to_record_what_is_queued,
-    forgets_to_record_what_is_released,
-    forgets_to_record_subscriptions,
-    sends_again_without_dup,
-    delivers_qos_2_before_it_is_released,
-    takes_a_refusal_for_an_acknowledgement,
-    never_looks_for_lost_acknowledgements,
-    sends_again_without_looking_at_the_stream,
-    takes_all_for_stored_after_a_disturbance,
-    forgets_wills_when_it_is_started_again,
-    does_not_record_wills_of_qos_0,
-    queues_twice_as_many_as_the_limit,
-    does_not_clear_retained_messages,
-    replays_nothing_retained,
-    does_not_route_after_a_restart,
-    routes_to_the_lowest_qos,
-    ignores_the_window,
-    lets_new_messages_overtake_those_that_wait,
-    uses_packet_identifiers_twice,
-    cuts_off_what_is_not_archived,
-    does_not_see_that_the_clock_is_set,
-]
-LONG = (never_looks_for_lost_acknowledgements, sends_again_without_looking_at_the_stream)
+MUTANTS: dict[str, Callable[[Patch], None]] = {
+    "acknowledges_before_it_is_durable": sets(
+        Journal, "send_when_durable", lambda _journal, sink, data: sink.write(data)
+    ),
+    "acknowledges_what_was_only_sent": acknowledges_what_was_only_sent,
+    "forgets_to_record_what_is_queued": partial(_forgets, kind=Queued),
+    "forgets_to_record_what_is_released": partial(_forgets, kind=Released),
+    "forgets_to_record_subscriptions": partial(_forgets, kind=Subscribed),
+    "sends_again_without_dup": sends_again_without_dup,
+    "delivers_qos_2_before_it_is_released": delivers_qos_2_before_it_is_released,
+    "takes_a_refusal_for_an_acknowledgement": takes_a_refusal_for_an_acknowledgement,
+    "never_looks_for_lost_acknowledgements": never_looks_for_lost_acknowledgements,
+    "sends_again_without_looking_at_the_stream": sends_again_without_looking_at_the_stream,
+    "takes_all_for_stored_after_a_disturbance": takes_all_for_stored_after_a_disturbance,
+    "forgets_wills_when_it_is_started_again": forgets_wills_when_it_is_started_again,
+    "does_not_record_wills_of_qos_0": does_not_record_wills_of_qos_0,
+    "queues_twice_as_many_as_the_limit": queues_twice_as_many_as_the_limit,
+    "does_not_clear_retained_messages": does_not_clear_retained_messages,
+    "replays_nothing_retained": sets(RetainedIndex, "matching", lambda _index, _filter: iter(())),
+    "does_not_route_after_a_restart": sets(Router, "restore", lambda _router, _state: None),
+    "routes_to_the_lowest_qos": routes_to_the_lowest_qos,
+    "ignores_the_window": sets(queueing, "room", lambda _state, _held, _window: 1000),
+    "lets_new_messages_overtake_those_that_wait": lets_new_messages_overtake_those_that_wait,
+    "uses_packet_identifiers_twice": uses_packet_identifiers_twice,
+    "cuts_off_what_is_not_archived": sets(
+        ArchiveHold, "may_delete_before", lambda _guard, _first: True
+    ),
+    "does_not_see_that_the_clock_is_set": sets(broker.Broker, "_check_clock", lambda _broker: None),
+}
+LONG = ("never_looks_for_lost_acknowledgements", "sends_again_without_looking_at_the_stream")
 """Those that take many runs until they are caught."""
 
 
@@ -271,19 +245,19 @@ def healthy() -> Callable[[int], bool]:
 
 @pytest.mark.parametrize(
     "mutant",
-    [pytest.param(one, marks=[pytest.mark.long] if one in LONG else []) for one in MUTANTS],
+    [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in MUTANTS],
 )
 @pytest.mark.slow
 def test_a_broker_that_violates_a_guarantee_is_detected(
-    mutant: Callable[[Patch], None], healthy: Callable[[int], bool]
+    mutant: str, healthy: Callable[[int], bool]
 ) -> None:
     seeds = [*TELLING, *(seed for seed in range(SEEDS) if seed not in TELLING)]
     for seed in seeds:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(chaos, "_LONGEST", LONGEST)
-            mutant(patch)
+            MUTANTS[mutant](patch)
             found = wrong(seed)
         if found and healthy(seed):
             print(f"caught by seed {seed}: {found[:2000]}")
             return
-    pytest.fail(f"the broker that {mutant.__name__} passes the seeds {seeds}")
+    pytest.fail(f"the broker that {mutant} passes the seeds {seeds}")

@@ -8,7 +8,7 @@ from harness import packets as p
 from actors.node import backpressure
 from actors.node.read_pause import ReadPause
 from actors.session import delivery
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 _TICK = 0.01
 _WAITS = ReadPause.BACKLOG | ReadPause.SLOW_READER
@@ -34,7 +34,10 @@ class Peer(SimClient):
         """Publish some more, in one piece."""
         numbers = range(self._sent + 1, self._sent + count + 1)
         self.send(
-            *(p.publish(self._topic, b"%d" % one, qos, one if qos else None) for one in numbers)
+            *(
+                p.publish(self._topic, b"%d" % number, qos, number if qos else None)
+                for number in numbers
+            )
         )
         self._sent += count
 
@@ -79,20 +82,16 @@ async def publish_in_a_ring(
 
 
 @pytest.mark.parametrize("ring", [2, 3])
-def test_publishers_that_wait_for_each_others_backlogs_do_not_deadlock(
-    ring: int, monkeypatch: pytest.MonkeyPatch
+@in_world(max_ack_pending=4)
+async def test_publishers_that_wait_for_each_others_backlogs_do_not_deadlock(
+    world: World, ring: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delivery, "BACKLOG", 20)
-
-    async def scenario() -> None:
-        async with World(max_ack_pending=4).running() as world:
-            peers = await publish_in_a_ring(world, ring, 1, lambda one: len(one.got) == 2000)
-            for peer in peers:
-                assert peer.got == [b"%d" % number for number in range(1, 2001)]
-                assert 0 < peer.longest <= backpressure._AT_MOST + 2 * _TICK
-            assert not any(peer.connection.paused for peer in peers)
-
-    simulate(scenario)
+    peers = await publish_in_a_ring(world, ring, 1, lambda one: len(one.got) == 2000)
+    for peer in peers:
+        assert peer.got == [b"%d" % number for number in range(1, 2001)]
+        assert 0 < peer.longest <= backpressure._AT_MOST + 2 * _TICK
+    assert not any(peer.connection.paused for peer in peers)
 
 
 @pytest.mark.parametrize("ring", [2, 3])

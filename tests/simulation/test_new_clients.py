@@ -32,7 +32,7 @@ def sent_by(number: int, chance: random.Random) -> Iterator[bytes]:
 
 def numbers(received: list[p.Packet], number: int) -> list[int]:
     """Give the numbers of the messages of a client."""
-    payloads = [one.payload.split() for one in received if isinstance(one, Publish)]
+    payloads = [packet.payload.split() for packet in received if isinstance(packet, Publish)]
     return [int(which) for sender, which, *_ in payloads if int(sender) == number]
 
 
@@ -73,7 +73,7 @@ def test_packets_of_a_new_client_stay_in_order(seed: int, *, cutting: bool) -> N
                 assert not client.open
                 found = numbers(got, number)
                 assert found == sorted(found)
-                assert len(found) == sum(one[0] >> 4 == 3 for one in parts)
+                assert len(found) == sum(part[0] >> 4 == 3 for part in parts)
                 own = numbers(client.take(), number)
                 assert own == sorted(own)
 

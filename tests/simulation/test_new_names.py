@@ -18,10 +18,9 @@ from eventstore.format.name_entries import CLIENT, parts_of
 from protocol.mqtt.reason_codes import ReasonCode
 from simulation.checking import check_promises
 from simulation.logins import AcceptingAuthenticator
-from simulation.network import SimClient
+from simulation.network import Client5, SimClient
 from simulation.sealed_disk import without_threads
 from simulation.test_erasure import SealedWorld, events, in_sealed_world
-from simulation.test_reauthentication import Client5
 
 __all__ = ["without_threads"]
 

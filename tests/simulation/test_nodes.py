@@ -161,29 +161,24 @@ def test_a_node_that_took_over_is_not_replaced_by_a_third_one() -> None:
     simulate(scenario)
 
 
-def test_an_edge_queries_the_leader_that_closes_a_connection() -> None:
+@in_world(NodesWorld)
+async def test_an_edge_queries_the_leader_that_closes_a_connection(world: World) -> None:
     """It does not wait until the leader's status is overdue. The time is virtual."""
-
-    async def scenario() -> None:
-        world = NodesWorld()
-        await world.start()
-        await world.go(1)
+    await world.go(1)
+    client = SimClient(world)
+    while not client.through_edge:
         client = SimClient(world)
-        while not client.through_edge:
-            client = SimClient(world)
-        client.send(p.connect("c"))
-        await world.go(0.5)
-        assert client.take()
-        loop = asyncio.get_running_loop()
-        killed_at, leader = loop.time(), world.serving
-        world.kill()
-        while not world.up:  # noqa: ASYNC110 - nothing tells
-            await asyncio.sleep(0.001)
-        assert world.serving is not leader
-        assert loop.time() - killed_at < SILENT_AFTER - STATUS_EVERY
-        await world.stop()
-
-    simulate(scenario)
+    client.send(p.connect("c"))
+    await world.go(0.5)
+    assert client.take()
+    loop = asyncio.get_running_loop()
+    killed_at, leader = loop.time(), world.serving
+    world.kill()
+    while not world.up:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.001)
+    assert world.serving is not leader
+    assert loop.time() - killed_at < SILENT_AFTER - STATUS_EVERY
+    await world.stop()
 
 
 @in_world()
@@ -214,23 +209,18 @@ async def test_the_index_of_a_follower_is_that_of_its_state(world: World) -> Non
     compare_index(found)
 
 
-def test_a_machine_without_a_process_refuses_connections() -> None:
+@in_world(NodesWorld)
+async def test_a_machine_without_a_process_refuses_connections(world: World) -> None:
     """The simulation of several nodes: a client may not reach a broker that has ended."""
-
-    async def scenario() -> None:
-        world = NodesWorld()
-        await world.start()
-        serving = world.serving
-        assert serving is not None
-        world.direct = True
-        serving.end()
-        client = SimClient(world)
-        assert not client.open
-        client.send(p.connect("c"))
-        await world.stop()
-        await asyncio.sleep(0)
-
-    simulate(scenario)
+    serving = world.serving
+    assert serving is not None
+    world.direct = True
+    serving.end()
+    client = SimClient(world)
+    assert not client.open
+    client.send(p.connect("c"))
+    await world.stop()
+    await asyncio.sleep(0)
 
 
 @in_world()
@@ -252,32 +242,27 @@ async def test_clients_of_a_leader_in_doubt_wait(world: World) -> None:
     assert client.take() == [p.Connack(0)]
 
 
-def test_a_client_waits_for_its_connect_timeout_once() -> None:
+@in_world(NodesWorld)
+async def test_a_client_waits_for_its_connect_timeout_once(world: World) -> None:
     """First where it has connected, then at the leader."""
-
-    async def scenario() -> None:
-        world = NodesWorld()
-        await world.start()
-        await world.go(1)
+    await world.go(1)
+    client = SimClient(world)
+    while not client.through_edge:
         client = SimClient(world)
-        while not client.through_edge:
-            client = SimClient(world)
-        node = world.broker.node
-        timeout = node.options.connect_timeout
-        node.unsure = "it cannot prove that it leads"
-        client.send(p.connect("c")[:3])
-        await world.go(timeout - 2)
-        open_then = [client.open]
-        node.unsure = ""
-        await world.go(1)
-        assert len(world.broker.admission.connections) == 1
-        open_then.append(client.open)
-        await world.go(2)
-        open_then.append(client.open)
-        assert open_then == [True, True, False]
-        await world.stop()
-
-    simulate(scenario)
+    node = world.broker.node
+    timeout = node.options.connect_timeout
+    node.unsure = "it cannot prove that it leads"
+    client.send(p.connect("c")[:3])
+    await world.go(timeout - 2)
+    open_then = [client.open]
+    node.unsure = ""
+    await world.go(1)
+    assert len(world.broker.admission.connections) == 1
+    open_then.append(client.open)
+    await world.go(2)
+    open_then.append(client.open)
+    assert open_then == [True, True, False]
+    await world.stop()
 
 
 @in_world()
@@ -330,31 +315,28 @@ def test_wills_of_clients_that_a_leader_in_doubt_closed_wait_for_them(*, returns
 
 
 @pytest.mark.parametrize("size", [0, 3])
-def test_clients_without_an_answer_wait_for_the_next_leader_at_a_hand_over(size: int) -> None:
+@in_world(NodesWorld)
+async def test_clients_without_an_answer_wait_for_the_next_leader_at_a_hand_over(
+    world: World, size: int
+) -> None:
     """Those whose CONNECT comes during the hand-over, all of it or the rest of it."""
-
-    async def scenario() -> None:
-        world = NodesWorld()
-        await world.start()
-        await world.go(1)
-        leader = world.serving
-        assert leader is not None
+    await world.go(1)
+    leader = world.serving
+    assert leader is not None
+    client = SimClient(world)
+    while not client.through_edge:
         client = SimClient(world)
-        while not client.through_edge:
-            client = SimClient(world)
-        connect = p.connect("c", level=4)
-        world.log.hold()
-        client.send(connect[:size])
-        await world.go(0.01)
-        other = next(node.name for node in world.nodes if node is not leader)
-        assert leader.move(other)
-        await world.go(0.01)
-        client.send(connect[size:])
-        await world.go(0.01)
-        world.log.release()
-        await world.go(3)
-        assert world.serving is not leader
-        assert (client.open, client.take()) == (True, [p.Connack(0)])
-        await world.stop()
-
-    simulate(scenario)
+    connect = p.connect("c", level=4)
+    world.log.hold()
+    client.send(connect[:size])
+    await world.go(0.01)
+    other = next(node.name for node in world.nodes if node is not leader)
+    assert leader.move(other)
+    await world.go(0.01)
+    client.send(connect[size:])
+    await world.go(0.01)
+    world.log.release()
+    await world.go(3)
+    assert world.serving is not leader
+    assert (client.open, client.take()) == (True, [p.Connack(0)])
+    await world.stop()

@@ -23,7 +23,7 @@ from simulation.world import World, in_world, simulate
 
 
 def events(world: World, *kinds: type) -> list[Any]:
-    return [one for one in world.disk.events() if isinstance(one, kinds)]
+    return [event for event in world.disk.events() if isinstance(event, kinds)]
 
 
 @in_world()
@@ -36,13 +36,13 @@ async def test_a_kicked_client_is_closed_its_will_published_its_session_kept(wor
     assert answer["done"] == ["c"]
     await world.go(1)
     assert not client.open
-    assert [one.payload for one in watcher.take() if isinstance(one, Publish)] == [b"gone"]
+    assert watcher.payloads() == [b"gone"]
     sender = await world.connect("s")
     sender.send(p.publish("t", b"x", 1, 1))
     await world.go(1)
     back = await world.connect("c", present=True)
     await world.go(1)
-    assert [one.payload for one in back.take() if isinstance(one, Publish)] == [b"x"]
+    assert back.payloads() == [b"x"]
     acted, fired, closed = events(world, OperatorActed, WillFired, SessionClosed)[:3]
     assert acted == OperatorActed("kick", "ann@desk", "c", "c")
     assert (fired, closed.reason) == (WillFired("c"), "kicked")
@@ -123,7 +123,7 @@ async def test_retained_messages_are_cleared_for_good(world: World) -> None:
     reader = await world.connect("reader")
     reader.send(p.subscribe(1, ("r/#", 0)))
     await world.go(1)
-    got = [one.topic for one in reader.take() if isinstance(one, Publish)]
+    got = [packet.topic for packet in reader.take() if isinstance(packet, Publish)]
     assert got == topics[2:]
 
 
@@ -178,7 +178,7 @@ async def test_a_restarted_subscription_continues(world: World) -> None:
     sender = await world.connect("s")
     sender.send(p.publish("t", b"x", 1, 1))
     await world.go(1)
-    assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"x"]
+    assert client.payloads() == [b"x"]
 
 
 @in_world()

@@ -14,7 +14,7 @@ from eventstore.format.positions import from_runs
 from protocol.mqtt.origin_properties import Origin, log_property, with_origin
 from simulation.fold import compare
 from simulation.log_cuts import cuts, publish_noise
-from simulation.test_reauthentication import Client5
+from simulation.network import Client5
 from simulation.world import World, in_world
 
 
@@ -48,12 +48,12 @@ async def bring(
 
 def taken(world: World) -> list[int]:
     """The positions of the messages that were taken."""
-    events = [event for event in world.disk.events() if isinstance(event, OriginTaken)]
+    events = world.disk.events(OriginTaken)
     return [place for event in events for place in from_runs(event.origins)]
 
 
 def published(world: World) -> int:
-    events = [event for event in world.disk.events() if isinstance(event, MessagePublished)]
+    events = world.disk.events(MessagePublished)
     return sum(event.count for event in events if event.session == "bridge")
 
 

@@ -29,7 +29,7 @@ from simulation.partition_shares import run
 from simulation.partitions import PartitionWorld, name_in
 from simulation.permission_worlds import OPEN, permit
 from simulation.two_logs import two
-from simulation.world import SimLog
+from simulation.world import SimLog, runs
 
 COUNT = 2
 
@@ -52,7 +52,7 @@ async def member(
     client.send(p.connect(name_in(worlds, number, name), clean=False), p.subscribe(1, (share, qos)))
     for _ in range(100):
         await world.go(0.05)
-        if any(isinstance(one, Suback) for one in client.received):
+        if any(isinstance(packet, Suback) for packet in client.received):
             return client
     raise AssertionError("no SUBACK")
 
@@ -63,433 +63,430 @@ async def sender(worlds: list[PartitionWorld], number: int, name: str = "s") -> 
 
 @pytest.mark.parametrize("home", [0, 1])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_message_goes_to_one_member_of_any_log(qos: int, home: int) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(home)
-        members = [await member(worlds, at % 2, share, f"m{at}-", qos) for at in range(4)]
-        await here.go(1)
-        from_ = [await sender(worlds, at) for at in range(2)]
-        for number in range(1, 41):
-            publish(from_[number % 2], number, qos=qos)
-            if qos == 2:
-                await here.go(0.1)
-                from_[number % 2].send(p.pubrel(number))
+@runs(two)
+async def test_each_message_goes_to_one_member_of_any_log(
+    here: PartitionWorld, there: PartitionWorld, *, qos: int, home: int
+) -> None:
+    worlds, share = [here, there], share_in(home)
+    members = [await member(worlds, at % 2, share, f"m{at}-", qos) for at in range(4)]
+    await here.go(1)
+    from_ = [await sender(worlds, at) for at in range(2)]
+    for number in range(1, 41):
+        publish(from_[number % 2], number, qos=qos)
+        if qos == 2:
             await here.go(0.1)
-        await here.go(2)
-        shares = [numbers(one) for one in members]
-        assert sorted(chain(*shares)) == [*range(1, 41)]
-        assert [len(one) for one in shares] == [10, 10, 10, 10]
-        await here.go(0.5)
-
-    two(scenario)
+            from_[number % 2].send(p.pubrel(number))
+        await here.go(0.1)
+    await here.go(2)
+    shares = [numbers(one) for one in members]
+    assert sorted(chain(*shares)) == [*range(1, 41)]
+    assert [len(share) for share in shares] == [10, 10, 10, 10]
+    await here.go(0.5)
 
 
 @pytest.mark.parametrize("home", [0, 1])
-def test_no_message_is_missed_after_the_first_suback(home: int) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(home)
-        from_ = await sender(worlds, 0)
-        client = SimClient(there)
-        client.send(p.connect(name_in(worlds, 1)), p.subscribe(1, (share, 1)))
-        while not any(isinstance(one, Suback) for one in client.received):
-            await here.go(0.001)
-        client.take()
-        publish(from_, 1)
-        await here.go(2)
-        assert numbers(client) == [1]
-
-    two(scenario)
+@runs(two)
+async def test_no_message_is_missed_after_the_first_suback(
+    here: PartitionWorld, there: PartitionWorld, *, home: int
+) -> None:
+    worlds, share = [here, there], share_in(home)
+    from_ = await sender(worlds, 0)
+    client = SimClient(there)
+    client.send(p.connect(name_in(worlds, 1)), p.subscribe(1, (share, 1)))
+    while not any(isinstance(packet, Suback) for packet in client.received):
+        await here.go(0.001)
+    client.take()
+    publish(from_, 1)
+    await here.go(2)
+    assert numbers(client) == [1]
 
 
 @pytest.mark.parametrize("back", [True, False])
-def test_the_first_member_waits_for_the_home_but_not_for_ever(*, back: bool) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        here.kill()
-        client = SimClient(there)
-        client.send(p.connect(name_in(worlds, 1)), p.subscribe(1, (share, 1)), p.pingreq())
-        await there.go(5)
-        (connack,) = client.take()
-        assert isinstance(connack, p.Connack)
-        if not back:
-            await there.go(6)
-        await here.crash()
-        await here.start()
-        await here.go(1)
-        assert [type(one) for one in client.take()] == [Suback, p.Pingresp]
-        publish(client, 1)
-        await here.go(1)
-        assert numbers(client) == [1]
+@runs(two)
+async def test_the_first_member_waits_for_the_home_but_not_for_ever(
+    here: PartitionWorld, there: PartitionWorld, *, back: bool
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    here.kill()
+    client = SimClient(there)
+    client.send(p.connect(name_in(worlds, 1)), p.subscribe(1, (share, 1)), p.pingreq())
+    await there.go(5)
+    (connack,) = client.take()
+    assert isinstance(connack, p.Connack)
+    if not back:
+        await there.go(6)
+    await here.crash()
+    await here.start()
+    await here.go(1)
+    assert [type(packet) for packet in client.take()] == [Suback, p.Pingresp]
+    publish(client, 1)
+    await here.go(1)
+    assert numbers(client) == [1]
 
-    two(scenario)
 
-
-def test_a_client_that_leaves_while_waiting_for_the_home_releases_its_session() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        here.kill()
-        client = SimClient(there)
-        client.send(p.connect(name_in(worlds, 1), clean=False), p.subscribe(1, (share, 1)))
-        await there.go(1)
-        client.drop()
-        await there.go(1)
-        again = SimClient(there)
-        again.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
-        await there.go(1)
-        assert [type(one) for one in again.take()] == [p.Connack, p.Pingresp]
-        taking_over = SimClient(there)
-        again.send(p.subscribe(1, (share, 1)))
-        await there.go(1)
-        taking_over.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
-        await there.go(1)
-        assert [type(one) for one in taking_over.take()] == [p.Connack, p.Pingresp]
-        await here.crash()
-        await here.start()
-        await here.go(1)
-
-    two(scenario)
+@runs(two)
+async def test_a_client_that_leaves_while_waiting_for_the_home_releases_its_session(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    here.kill()
+    client = SimClient(there)
+    client.send(p.connect(name_in(worlds, 1), clean=False), p.subscribe(1, (share, 1)))
+    await there.go(1)
+    client.drop()
+    await there.go(1)
+    again = SimClient(there)
+    again.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
+    await there.go(1)
+    assert [type(packet) for packet in again.take()] == [p.Connack, p.Pingresp]
+    taking_over = SimClient(there)
+    again.send(p.subscribe(1, (share, 1)))
+    await there.go(1)
+    taking_over.send(p.connect(name_in(worlds, 1), clean=False), p.pingreq())
+    await there.go(1)
+    assert [type(packet) for packet in taking_over.take()] == [p.Connack, p.Pingresp]
+    await here.crash()
+    await here.start()
+    await here.go(1)
 
 
 @pytest.mark.parametrize("home", [0, 1])
-def test_the_index_of_a_follower_has_no_members_in_other_logs(home: int) -> None:
+@runs(two)
+async def test_the_index_of_a_follower_has_no_members_in_other_logs(
+    here: PartitionWorld, there: PartitionWorld, *, home: int
+) -> None:
     """A node that begins to follow a log with a part, or a home, finds its session frozen."""
-
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(home)
-        for at in range(2):
-            await member(worlds, at, share)
-        await here.go(8)  # the projections have it
-        for world in worlds:
-            log = SimLog(world.server, world.watermark, world.keyed, reads=True)
-            follower = Follower(log)
-            await follower.begin(lambda _done, _total: None)
-            compare_index(await follower.result())
-
-    two(scenario)
+    worlds, share = [here, there], share_in(home)
+    for at in range(2):
+        await member(worlds, at, share)
+    await here.go(8)  # the projections have it
+    for world in worlds:
+        log = SimLog(world.server, world.watermark, world.keyed, reads=True)
+        follower = Follower(log)
+        await follower.begin(lambda _done, _total: None)
+        compare_index(await follower.result())
 
 
 @pytest.mark.parametrize("home", [0, 1])
-def test_a_topic_stays_with_its_member_whatever_the_log(home: int) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(home)
-        members = [await member(worlds, at % 2, share, f"m{at}-") for at in range(5)]
-        await here.go(1)
-        from_ = await sender(worlds, 0)
-        owner: dict[str, set[int]] = defaultdict(set)
-        got: dict[str, list[int]] = defaultdict(list)
-        for number in range(1, 201):
-            publish(from_, number, topic=f"a/{number % 20}")
-            if number % 7 == 0:
-                await here.go(0.1)
-                for at, one in enumerate(members):
-                    found = [packet for packet in one.take() if isinstance(packet, Publish)]
-                    for packet in found:
-                        owner[packet.topic].add(at)
-                        got[packet.topic].append(int(packet.payload))
-                        one.send(p.puback(packet.packet_id))
-        await here.go(2)
-        for at, one in enumerate(members):
-            for packet in one.take():
-                if isinstance(packet, Publish):
+@runs(two, shared_strategy="topic")
+async def test_a_topic_stays_with_its_member_whatever_the_log(
+    here: PartitionWorld, there: PartitionWorld, *, home: int
+) -> None:
+    worlds, share = [here, there], share_in(home)
+    members = [await member(worlds, at % 2, share, f"m{at}-") for at in range(5)]
+    await here.go(1)
+    from_ = await sender(worlds, 0)
+    owner: dict[str, set[int]] = defaultdict(set)
+    got: dict[str, list[int]] = defaultdict(list)
+    for number in range(1, 201):
+        publish(from_, number, topic=f"a/{number % 20}")
+        if number % 7 == 0:
+            await here.go(0.1)
+            for at, one in enumerate(members):
+                found = [packet for packet in one.take() if isinstance(packet, Publish)]
+                for packet in found:
                     owner[packet.topic].add(at)
                     got[packet.topic].append(int(packet.payload))
                     one.send(p.puback(packet.packet_id))
-        assert all(len(some) == 1 for some in owner.values())
-        assert len(set(chain(*owner.values()))) >= 4
-        assert all(some == sorted(some) for some in got.values())
-        assert sorted(chain(*got.values())) == [*range(1, 201)]
-        await here.go(0.5)
-
-    two(scenario, shared_strategy="topic")
+    await here.go(2)
+    for at, one in enumerate(members):
+        for packet in one.take():
+            if isinstance(packet, Publish):
+                owner[packet.topic].add(at)
+                got[packet.topic].append(int(packet.payload))
+                one.send(p.puback(packet.packet_id))
+    assert all(len(some) == 1 for some in owner.values())
+    assert len(set(chain(*owner.values()))) >= 4
+    assert all(packet == sorted(packet) for packet in got.values())
+    assert sorted(chain(*got.values())) == [*range(1, 201)]
+    await here.go(0.5)
 
 
 @pytest.mark.parametrize("home", [0, 1])
 @pytest.mark.parametrize("leaves", ["drop", "unsubscribe", "clean"])
-def test_unacknowledged_messages_of_the_last_member_of_a_log_go_to_others(
-    home: int, leaves: str
+@runs(two)
+async def test_unacknowledged_messages_of_the_last_member_of_a_log_go_to_others(
+    here: PartitionWorld, there: PartitionWorld, *, home: int, leaves: str
 ) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(home)
-        one = await member(worlds, 0, share)
-        await here.go(1)
-        from_ = await sender(worlds, 0)
-        publish(from_, *range(1, 9))
-        await here.go(1)
-        other = await member(worlds, 1, share)
-        assert numbers(one, ack=False) == [*range(1, 9)]
-        if leaves == "unsubscribe":
-            one.send(p.unsubscribe(2, share))
-            await here.go(0.5)
-            one.send(p.puback(1), p.puback(2))  # they stay with it: it was sent them
-            await here.go(0.5)
-            assert numbers(other) == []
-            one.drop()
-            await here.go(1)
-            return
-        if leaves == "clean":
-            again = SimClient(here)
-            again.send(p.connect(name_in(worlds, 0, "m"), clean=True))
-        else:
-            one.drop()
-        await here.go(2)
-        assert numbers(other) == [*range(1, 9)]
-        publish(from_, 9)
-        await here.go(1)
-        assert numbers(other) == [9]
-
-    two(scenario)
-
-
-def test_returned_messages_come_before_waiting_ones() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        one = await member(worlds, 1, share)
-        await here.go(1)
-        from_ = await sender(worlds, 0)
-        publish(from_, *range(1, 31))
-        await here.go(1)
-        assert numbers(one, ack=False) == [1, 2, 3, 4]
+    worlds, share = [here, there], share_in(home)
+    one = await member(worlds, 0, share)
+    await here.go(1)
+    from_ = await sender(worlds, 0)
+    publish(from_, *range(1, 9))
+    await here.go(1)
+    other = await member(worlds, 1, share)
+    assert numbers(one, ack=False) == [*range(1, 9)]
+    if leaves == "unsubscribe":
+        one.send(p.unsubscribe(2, share))
+        await here.go(0.5)
+        one.send(p.puback(1), p.puback(2))  # they stay with it: it was sent them
+        await here.go(0.5)
+        assert numbers(other) == []
         one.drop()
-        await here.go(2)
-        other = await member(worlds, 0, share)
-        found: list[int] = []
-        for _ in range(40):
-            await here.go(0.1)
-            found += numbers(other)
-        assert found == [*range(1, 31)]
-
-    two(scenario, max_ack_pending=4)
-
-
-def test_a_slow_member_of_another_log_gets_no_more_than_its_window() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        slow = await member(worlds, 1, share)
         await here.go(1)
-        from_ = await sender(worlds, 0)
-        for number in range(1, 101):
-            publish(from_, number)
-            await here.go(0.05)
-        assert numbers(slow, ack=False) == [1, 2, 3]
-        (part,) = [
-            state
-            for name, state in there.broker.node.state.sessions.items()
-            if name.startswith("$share/")
-        ]
-        assert part.queued == 0
-        assert here.broker.node.state.sessions[share].queued == 97
-        quick = await member(worlds, 0, share)
-        found: list[int] = []
-        for _ in range(60):
-            await here.go(0.1)
-            found += numbers(quick)
-        assert found == [*range(4, 101)]
+        return
+    if leaves == "clean":
+        again = SimClient(here)
+        again.send(p.connect(name_in(worlds, 0, "m"), clean=True))
+    else:
+        one.drop()
+    await here.go(2)
+    assert numbers(other) == [*range(1, 9)]
+    publish(from_, 9)
+    await here.go(1)
+    assert numbers(other) == [9]
 
-    two(scenario, max_ack_pending=3)
+
+@runs(two, max_ack_pending=4)
+async def test_returned_messages_come_before_waiting_ones(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    one = await member(worlds, 1, share)
+    await here.go(1)
+    from_ = await sender(worlds, 0)
+    publish(from_, *range(1, 31))
+    await here.go(1)
+    assert numbers(one, ack=False) == [1, 2, 3, 4]
+    one.drop()
+    await here.go(2)
+    other = await member(worlds, 0, share)
+    found: list[int] = []
+    for _ in range(40):
+        await here.go(0.1)
+        found += numbers(other)
+    assert found == [*range(1, 31)]
+
+
+@runs(two, max_ack_pending=3)
+async def test_a_slow_member_of_another_log_gets_no_more_than_its_window(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    slow = await member(worlds, 1, share)
+    await here.go(1)
+    from_ = await sender(worlds, 0)
+    for number in range(1, 101):
+        publish(from_, number)
+        await here.go(0.05)
+    assert numbers(slow, ack=False) == [1, 2, 3]
+    (part,) = [
+        state
+        for name, state in there.broker.node.state.sessions.items()
+        if name.startswith("$share/")
+    ]
+    assert part.queued == 0
+    assert here.broker.node.state.sessions[share].queued == 97
+    quick = await member(worlds, 0, share)
+    found: list[int] = []
+    for _ in range(60):
+        await here.go(0.1)
+        found += numbers(quick)
+    assert found == [*range(4, 101)]
 
 
 @pytest.mark.parametrize("back", [0, 1])
-def test_messages_wait_for_the_first_member_that_is_back(back: int) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        members = [await member(worlds, at, share) for at in range(2)]
-        for one in members:
-            one.send(p.disconnect())
-        await here.go(1)
-        from_ = await sender(worlds, 1)
-        publish(from_, 1, 2, 3)
-        await here.go(5)
-        for world in worlds:
-            await world.crash()
-            await world.start()
-        await here.go(2)
-        client = await worlds[back].connect(name_in(worlds, back, "m"), present=True)
-        await here.go(2)
-        assert numbers(client) == [1, 2, 3]
-        await here.go(0.5)
-
-    two(scenario)
-
-
-def test_qos_2_messages_stay_with_their_member_of_another_log() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        one = await member(worlds, 1, share, qos=2)
-        await here.go(1)
-        from_ = await sender(worlds, 0)
-        publish(from_, 1, qos=2)
-        from_.send(p.pubrel(1))
-        await here.go(1)
-        assert numbers(one) == [1]
-        other = await member(worlds, 0, share, qos=2)
-        one.drop()
-        await here.go(1)
-        await there.crash()
-        await there.start()
-        await here.go(1)
-        assert numbers(other) == []
-        again = await there.connect(name_in(worlds, 1, "m"), present=True)
-        await here.go(1)
-        (found,) = [packet for packet in again.take() if isinstance(packet, Publish)]
-        assert (found.payload, found.qos, found.dup) == (b"1", 2, True)
-
-    two(scenario)
+@runs(two)
+async def test_messages_wait_for_the_first_member_that_is_back(
+    here: PartitionWorld, there: PartitionWorld, *, back: int
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    members = [await member(worlds, at, share) for at in range(2)]
+    for one in members:
+        one.send(p.disconnect())
+    await here.go(1)
+    from_ = await sender(worlds, 1)
+    publish(from_, 1, 2, 3)
+    await here.go(5)
+    for world in worlds:
+        await world.crash()
+        await world.start()
+    await here.go(2)
+    client = await worlds[back].connect(name_in(worlds, back, "m"), present=True)
+    await here.go(2)
+    assert numbers(client) == [1, 2, 3]
+    await here.go(0.5)
 
 
-def test_filters_that_denote_logs_cannot_be_shared() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        client = await here.connect(name_in([here, there], 0))
-        client.send(p.subscribe(1, (f"$share/g/{LOG_SESSION}{there.name}", 1), ("a", 1)))
-        await here.go(1)
-        (answer,) = client.take()
-        assert isinstance(answer, Suback)
-        assert answer.codes == (0x80, 1)
-
-    two(scenario)
-
-
-def test_the_group_ends_with_its_last_member_in_any_log() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        one, other = [await member(worlds, at, share) for at in range(2)]
-        one.send(p.unsubscribe(2, share))
-        await here.go(1)
-        assert share in here.broker.node.state.sessions
-        other.send(p.unsubscribe(2, share))
-        await here.go(1)
-        for world in worlds:
-            assert share not in world.broker.node.state.sessions
-            assert share not in world.broker.node.router.groups
-
-    two(scenario)
+@runs(two)
+async def test_qos_2_messages_stay_with_their_member_of_another_log(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    one = await member(worlds, 1, share, qos=2)
+    await here.go(1)
+    from_ = await sender(worlds, 0)
+    publish(from_, 1, qos=2)
+    from_.send(p.pubrel(1))
+    await here.go(1)
+    assert numbers(one) == [1]
+    other = await member(worlds, 0, share, qos=2)
+    one.drop()
+    await here.go(1)
+    await there.crash()
+    await there.start()
+    await here.go(1)
+    assert numbers(other) == []
+    again = await there.connect(name_in(worlds, 1, "m"), present=True)
+    await here.go(1)
+    (found,) = [packet for packet in again.take() if isinstance(packet, Publish)]
+    assert (found.payload, found.qos, found.dup) == (b"1", 2, True)
 
 
-def test_messages_assigned_to_a_log_that_is_down_wait_for_it() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        await member(worlds, 1, share)
-        await here.go(1)
-        from_ = await sender(worlds, 0)
-        there.kill()
-        publish(from_, *range(1, 11))
-        await here.go(1)
-        assigned = [one for one in here.disk.events() if isinstance(one, Assigned)]
-        assert {one.member for one in assigned} == {LOG_SESSION + there.name}
-        await here.go(5)  # it is silent
-        publish(from_, *range(11, 21))
-        other = await member(worlds, 0, share)
-        await here.go(1)
-        assert numbers(other) == [*range(11, 21)]
-        await there.crash()
-        await there.start()
-        await here.go(2)  # its member is not back
-        assert numbers(other) == [*range(1, 11)]
-
-    two(scenario)
+@runs(two)
+async def test_filters_that_denote_logs_cannot_be_shared(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    client = await here.connect(name_in([here, there], 0))
+    client.send(p.subscribe(1, (f"$share/g/{LOG_SESSION}{there.name}", 1), ("a", 1)))
+    await here.go(1)
+    (answer,) = client.take()
+    assert isinstance(answer, Suback)
+    assert answer.codes == (0x80, 1)
 
 
-def test_messages_that_no_member_of_a_log_may_read_go_to_another_log() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        denied = name_in(worlds, 1, "m")
-        for world in worlds:
-            permit(world, OPEN + f"[[deny]]\nclients = ['{denied}']\nsubscribe = ['a/secret']\n")
-        one = await member(worlds, 1, share)
-        other = await member(worlds, 0, share)
-        await here.go(1)
-        from_ = await sender(worlds, 0)
-        for number in range(1, 21):
-            publish(from_, number, topic="a/secret" if number % 2 else "a/open")
-            await here.go(0.1)
-        await here.go(1)
-        found, secret = numbers(one), numbers(other)
-        assert sorted([*found, *secret]) == [*range(1, 21)]
-        assert set(range(1, 21, 2)) <= set(secret)
-        assert found
-        other.drop()
-        await here.go(1)
-        publish(from_, 21, topic="a/secret")
-        await here.go(1)
-        assert numbers(one) == []
-        drops = [one for one in here.disk.events() if isinstance(one, MessageDropped)]
-        assert [(one.session, one.reason, one.count) for one in drops] == [
-            (share, "not_permitted", 1)
-        ]
-
-    two(scenario)
+@runs(two)
+async def test_the_group_ends_with_its_last_member_in_any_log(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    one, other = [await member(worlds, at, share) for at in range(2)]
+    one.send(p.unsubscribe(2, share))
+    await here.go(1)
+    assert share in here.broker.node.state.sessions
+    other.send(p.unsubscribe(2, share))
+    await here.go(1)
+    for world in worlds:
+        assert share not in world.broker.node.state.sessions
+        assert share not in world.broker.node.router.groups
 
 
-def test_expired_messages_are_removed_from_the_refused_ones() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        denied = name_in(worlds, 1, "m")
-        for world in worlds:
-            permit(world, OPEN + f"[[deny]]\nclients = ['{denied}']\nsubscribe = ['a/secret']\n")
-        await member(worlds, 1, share)
-        await member(worlds, 0, share)  # it acknowledges nothing
-        await here.go(1)
-        from_ = await here.connect(name_in(worlds, 0, "s"), mqtt5=True)
-        publish(from_, *range(1, 4), topic="a/secret")
-        await here.go(2)
-        from_.mqtt5 = False  # the packets are as they are
-        for number in range(4, 8):
-            expiring = ((p5.MESSAGE_EXPIRY, 5),)
-            from_.send(p5.publish("a/secret", b"%d" % number, 1, number, properties=expiring))
-        await here.go(1)
-        from_.mqtt5 = True
-        group, state = here.broker.node.router.groups.find(share), here.broker.node.state
-        assert group.refused
-        await here.go(10)
-        publish(from_, 8, topic="a/open")
-        await here.go(2)
-        shared = state.sessions.get(share)
-        assert shared is not None
-        assert not shared.queued
-        assert not group.refused
-
-    two(scenario, max_ack_pending=3)
+@runs(two)
+async def test_messages_assigned_to_a_log_that_is_down_wait_for_it(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    await member(worlds, 1, share)
+    await here.go(1)
+    from_ = await sender(worlds, 0)
+    there.kill()
+    publish(from_, *range(1, 11))
+    await here.go(1)
+    assigned = here.disk.events(Assigned)
+    assert {one.member for one in assigned} == {LOG_SESSION + there.name}
+    await here.go(5)  # it is silent
+    publish(from_, *range(11, 21))
+    other = await member(worlds, 0, share)
+    await here.go(1)
+    assert numbers(other) == [*range(11, 21)]
+    await there.crash()
+    await there.start()
+    await here.go(2)  # its member is not back
+    assert numbers(other) == [*range(1, 11)]
 
 
-def test_expired_messages_that_a_member_returns_are_dropped() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        one = await member(worlds, 1, share)  # it acknowledges nothing
-        await here.go(1)
-        from_ = await here.connect(name_in(worlds, 0, "s"), mqtt5=True)
-        from_.mqtt5 = False  # the packet is as it is
-        expiring = ((p5.MESSAGE_EXPIRY, 3),)
-        from_.send(p5.publish("a/b", b"1", 1, 1, properties=expiring))
-        await here.go(1)
-        assert numbers(one, ack=False) == [1]
-        other = await member(worlds, 0, share)
-        await here.go(10)
-        one.drop()
-        await here.go(2)
-        assert numbers(other) == []
-        for world in worlds:
-            assert not violations(world.disk.decoded())
+@runs(two)
+async def test_messages_that_no_member_of_a_log_may_read_go_to_another_log(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    denied = name_in(worlds, 1, "m")
+    for world in worlds:
+        permit(world, OPEN + f"[[deny]]\nclients = ['{denied}']\nsubscribe = ['a/secret']\n")
+    one = await member(worlds, 1, share)
+    other = await member(worlds, 0, share)
+    await here.go(1)
+    from_ = await sender(worlds, 0)
+    for number in range(1, 21):
+        publish(from_, number, topic="a/secret" if number % 2 else "a/open")
+        await here.go(0.1)
+    await here.go(1)
+    found, secret = numbers(one), numbers(other)
+    assert sorted([*found, *secret]) == [*range(1, 21)]
+    assert set(range(1, 21, 2)) <= set(secret)
+    assert found
+    other.drop()
+    await here.go(1)
+    publish(from_, 21, topic="a/secret")
+    await here.go(1)
+    assert numbers(one) == []
+    drops = here.disk.events(MessageDropped)
+    assert [(drop.session, drop.reason, drop.count) for drop in drops] == [
+        (share, "not_permitted", 1)
+    ]
 
-    two(scenario)
+
+@runs(two, max_ack_pending=3)
+async def test_expired_messages_are_removed_from_the_refused_ones(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    denied = name_in(worlds, 1, "m")
+    for world in worlds:
+        permit(world, OPEN + f"[[deny]]\nclients = ['{denied}']\nsubscribe = ['a/secret']\n")
+    await member(worlds, 1, share)
+    await member(worlds, 0, share)  # it acknowledges nothing
+    await here.go(1)
+    from_ = await here.connect(name_in(worlds, 0, "s"), mqtt5=True)
+    publish(from_, *range(1, 4), topic="a/secret")
+    await here.go(2)
+    from_.mqtt5 = False  # the packets are as they are
+    for number in range(4, 8):
+        expiring = ((p5.MESSAGE_EXPIRY, 5),)
+        from_.send(p5.publish("a/secret", b"%d" % number, 1, number, properties=expiring))
+    await here.go(1)
+    from_.mqtt5 = True
+    group, state = here.broker.node.router.groups.find(share), here.broker.node.state
+    assert group.refused
+    await here.go(10)
+    publish(from_, 8, topic="a/open")
+    await here.go(2)
+    shared = state.sessions.get(share)
+    assert shared is not None
+    assert not shared.queued
+    assert not group.refused
 
 
-def test_messages_too_large_for_the_members_of_a_log_go_to_another_log() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        worlds, share = [here, there], share_in(0)
-        limit = ((p5.MAXIMUM_PACKET_SIZE, 60),)
-        client = SimClient(there)
-        client.send(p5.connect(name_in(worlds, 1, "m"), properties=limit))
-        client.send(p5.subscribe(1, (share, 1)))
-        await here.go(2)
-        other = await member(worlds, 0, share)
-        from_ = await sender(worlds, 0)
-        for number in range(1, 5):
-            from_.send(p.publish("a/b", b"." * (100 + number), 1, number))
-            await here.go(0.2)
-        await here.go(2)
-        found = [len(one.payload) for one in other.take() if isinstance(one, Publish)]
-        assert sorted(found) == [101, 102, 103, 104]
+@runs(two)
+async def test_expired_messages_that_a_member_returns_are_dropped(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    one = await member(worlds, 1, share)  # it acknowledges nothing
+    await here.go(1)
+    from_ = await here.connect(name_in(worlds, 0, "s"), mqtt5=True)
+    from_.mqtt5 = False  # the packet is as it is
+    expiring = ((p5.MESSAGE_EXPIRY, 3),)
+    from_.send(p5.publish("a/b", b"1", 1, 1, properties=expiring))
+    await here.go(1)
+    assert numbers(one, ack=False) == [1]
+    other = await member(worlds, 0, share)
+    await here.go(10)
+    one.drop()
+    await here.go(2)
+    assert numbers(other) == []
+    for world in worlds:
+        assert not violations(world.disk.decoded())
 
-    two(scenario)
+
+@runs(two)
+async def test_messages_too_large_for_the_members_of_a_log_go_to_another_log(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    worlds, share = [here, there], share_in(0)
+    limit = ((p5.MAXIMUM_PACKET_SIZE, 60),)
+    client = SimClient(there)
+    client.send(p5.connect(name_in(worlds, 1, "m"), properties=limit))
+    client.send(p5.subscribe(1, (share, 1)))
+    await here.go(2)
+    other = await member(worlds, 0, share)
+    from_ = await sender(worlds, 0)
+    for number in range(1, 5):
+        from_.send(p.publish("a/b", b"." * (100 + number), 1, number))
+        await here.go(0.2)
+    await here.go(2)
+    found = [len(packet.payload) for packet in other.take() if isinstance(packet, Publish)]
+    assert sorted(found) == [101, 102, 103, 104]
 
 
 SEEDS = range(300, 300 + max(8, int(os.environ.get("FOLDMQ_SEEDS", "0")) // 5))
@@ -582,48 +579,48 @@ def test_sharing_between_logs_that_violates_a_rule_is_detected(
         many()
 
 
-def test_sessions_that_stand_for_other_logs_are_not_those_of_clients() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        name, stands = name_in([here, there], 0), LOG_SESSION + there.name
-        client = SimClient(here)
-        client.send(p.connect(name, clean=False), p.subscribe(1, ("a/#", 1)))
-        publish(await sender([here, there], 1), 1)  # which the first log takes
-        await here.go(1)
-        inspector = here.broker.inspection.inspector
-        for more in ({}, {"top": {"by": "queued", "count": 9}}):
-            found = await inspector.ask_for("sessions", more)
-            assert ({row["session"] for row in found["rows"]}, found["total"]) == (
-                {name, stands},
-                2,
-            )
-            found = await inspector.ask_for("sessions", {**more, "without_logs": True})
-            assert ([row["session"] for row in found["rows"]], found["total"]) == ([name], 1)
-        status = await inspector.ask_for("status")
-        assert (status["sessions"]["total"], status["sessions"]["logs"]) == (2, 1)
-        change = {"do": "remove_sessions", "by": "ann@desk", "clients": [stands]}
-        answer = await inspector.ask_for("change", change)
-        assert answer["refused"] == [[stands, "represents another log, not a client"]]
-        publish(client, 2)
-        await here.go(1)
+@runs(two)
+async def test_sessions_that_stand_for_other_logs_are_not_those_of_clients(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    name, stands = name_in([here, there], 0), LOG_SESSION + there.name
+    client = SimClient(here)
+    client.send(p.connect(name, clean=False), p.subscribe(1, ("a/#", 1)))
+    publish(await sender([here, there], 1), 1)  # which the first log takes
+    await here.go(1)
+    inspector = here.broker.inspection.inspector
+    for more in ({}, {"top": {"by": "queued", "count": 9}}):
+        found = await inspector.ask_for("sessions", more)
+        assert ({row["session"] for row in found["rows"]}, found["total"]) == (
+            {name, stands},
+            2,
+        )
+        found = await inspector.ask_for("sessions", {**more, "without_logs": True})
+        assert ([row["session"] for row in found["rows"]], found["total"]) == ([name], 1)
+    status = await inspector.ask_for("status")
+    assert (status["sessions"]["total"], status["sessions"]["logs"]) == (2, 1)
+    change = {"do": "remove_sessions", "by": "ann@desk", "clients": [stands]}
+    answer = await inspector.ask_for("change", change)
+    assert answer["refused"] == [[stands, "represents another log, not a client"]]
+    publish(client, 2)
+    await here.go(1)
 
-    two(scenario)
 
-
-def test_retained_messages_are_listed_when_those_of_other_logs_are_there() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        client = await sender([here, there], 1)
-        await here.crash()
-        client.send(p.publish("r/1", b"kept", 1, 1, retain=True))
-        await there.go(0.1)
-        there.log.hold()  # of which the first log gets nothing then
-        await here.start()
-        inspector = here.broker.inspection.inspector
-        for endpoint, request in (("retained", {}), ("retained.get", {"topic": "r/1"})):
-            with pytest.raises(NotReady, match="does not have all retained messages yet"):
-                await inspector.ask_for(endpoint, request)
-        there.log.release()
-        await here.go(1)
-        (row,) = (await inspector.ask_for("retained", {}))["rows"]
-        assert row["topic"] == "r/1"
-
-    two(scenario)
+@runs(two)
+async def test_retained_messages_are_listed_when_those_of_other_logs_are_there(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    client = await sender([here, there], 1)
+    await here.crash()
+    client.send(p.publish("r/1", b"kept", 1, 1, retain=True))
+    await there.go(0.1)
+    there.log.hold()  # of which the first log gets nothing then
+    await here.start()
+    inspector = here.broker.inspection.inspector
+    for endpoint, request in (("retained", {}), ("retained.get", {"topic": "r/1"})):
+        with pytest.raises(NotReady, match="does not have all retained messages yet"):
+            await inspector.ask_for(endpoint, request)
+    there.log.release()
+    await here.go(1)
+    (row,) = (await inspector.ask_for("retained", {}))["rows"]
+    assert row["topic"] == "r/1"

@@ -29,10 +29,10 @@ from simulation.broken_clusters import (
 from simulation.cluster_chaos import run
 from simulation.faults import Faults
 from simulation.loop import simulate
-from simulation.network import SimClient
 from simulation.partitioned_nodes import LogWorld, make_cluster
 from simulation.partitions import name_in
 from simulation.processes import Process, ProcessLoop
+from simulation.world import runs
 
 _ASKED = int(os.environ.get("FOLDMQ_SEEDS", "0"))
 SEEDS = range(400, 400 + max(8, _ASKED))
@@ -125,11 +125,6 @@ def in_cluster(scenario: Callable[[LogWorld, LogWorld], Awaitable[None]]) -> Non
     simulate(both, ProcessLoop)
 
 
-def published(client: SimClient) -> list[bytes]:
-    """The payloads of what a client has received since the last time."""
-    return [one.payload for one in client.take() if isinstance(one, p.Publish)]
-
-
 async def away(world: LogWorld) -> Process:
     """Suspend the leader of a log; return its process."""
     assert world.serving is not None
@@ -146,8 +141,9 @@ async def replaced(world: LogWorld, process: Process) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_qos_0_of_a_replaced_leader_does_not_overtake(
-    monkeypatch: pytest.MonkeyPatch, *, waits: bool
+@runs(in_cluster)
+async def test_qos_0_of_a_replaced_leader_does_not_overtake(
+    here: LogWorld, there: LogWorld, *, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """It reads what a client sent before the client went to the new leader.
 
@@ -155,79 +151,72 @@ def test_qos_0_of_a_replaced_leader_does_not_overtake(
     """
     if not waits:
         monkeypatch.setattr(Qos0Exchange, "await_proof", lambda _exchange: None)
-
-    async def scenario(here: LogWorld, there: LogWorld) -> None:
-        worlds = [here, there]
-        reader = await here.connect(name_in(worlds, 0), filters=[("t", 1)])
-        sender = await there.connect(name_in(worlds, 1))
-        old = await away(there)
-        sender.send(p.publish("t", b"1"))
-        await here.go(0.1)
-        await replaced(there, old)
-        sender = await there.connect(name_in(worlds, 1))
-        sender.send(p.publish("t", b"2"))
-        await here.go(1)
-        assert published(reader) == [b"2"]
-        old.resume()
-        await here.go(1)
-        assert published(reader) == []
-        dropped = [world.broker.node.dropped["exchange_replaced"] for world in worlds]
-        assert dropped == [int(not waits), 0]
-
-    in_cluster(scenario)
+    worlds = [here, there]
+    reader = await here.connect(name_in(worlds, 0), filters=[("t", 1)])
+    sender = await there.connect(name_in(worlds, 1))
+    old = await away(there)
+    sender.send(p.publish("t", b"1"))
+    await here.go(0.1)
+    await replaced(there, old)
+    sender = await there.connect(name_in(worlds, 1))
+    sender.send(p.publish("t", b"2"))
+    await here.go(1)
+    assert reader.payloads() == [b"2"]
+    old.resume()
+    await here.go(1)
+    assert reader.payloads() == []
+    dropped = [world.broker.node.dropped["exchange_replaced"] for world in worlds]
+    assert dropped == [int(not waits), 0]
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["suspended", "cut off from NATS"])
-def test_a_replaced_leader_acknowledges_nothing(cut: bool) -> None:
-    async def scenario(here: LogWorld, there: LogWorld) -> None:
-        name = name_in([here, there], 1)
-        sender = await there.connect(name)
-        leader = there.serving
-        assert leader is not None
-        if cut:
-            leader.silence()  # type: ignore[attr-defined]
-        else:
-            await away(there)
-        sender.send(
-            p.publish("t", b"1", 1, 1), p.publish("t", b"2", 2, 2), p.subscribe(3, ("t", 1))
-        )
-        await replaced(there, leader.process)
-        if cut:
-            leader.restore()  # type: ignore[attr-defined]
-        else:
-            leader.process.resume()
-        await here.go(5)
-        assert not sender.open
-        assert not sender.take()
-        again = await there.connect(name)
-        again.send(p.publish("t", b"1", 1, 1))
-        await here.go(1)
-        assert again.take() == [p.Puback(1)]
-
-    in_cluster(scenario)
+@runs(in_cluster)
+async def test_a_replaced_leader_acknowledges_nothing(
+    here: LogWorld, there: LogWorld, *, cut: bool
+) -> None:
+    name = name_in([here, there], 1)
+    sender = await there.connect(name)
+    leader = there.serving
+    assert leader is not None
+    if cut:
+        leader.silence()  # type: ignore[attr-defined]
+    else:
+        await away(there)
+    sender.send(p.publish("t", b"1", 1, 1), p.publish("t", b"2", 2, 2), p.subscribe(3, ("t", 1)))
+    await replaced(there, leader.process)
+    if cut:
+        leader.restore()  # type: ignore[attr-defined]
+    else:
+        leader.process.resume()
+    await here.go(5)
+    assert not sender.open
+    assert not sender.take()
+    again = await there.connect(name)
+    again.send(p.publish("t", b"1", 1, 1))
+    await here.go(1)
+    assert again.take() == [p.Puback(1)]
 
 
-def test_a_leader_that_was_suspended_proves_that_it_leads_before_it_sends_anything() -> None:
+@runs(in_cluster)
+async def test_a_leader_that_was_suspended_proves_that_it_leads_before_it_sends_anything(
+    here: LogWorld, there: LogWorld
+) -> None:
     """It was not replaced meanwhile, and does not know that."""
-
-    async def scenario(here: LogWorld, there: LogWorld) -> None:
-        worlds = [here, there]
-        sender = await there.connect(name_in(worlds, 1))
-        reader = await there.connect(name_in(worlds, 1, "r"), filters=[("t", 0)])
-        other = await here.connect(name_in(worlds, 0, "o"), filters=[("t", 0)])
-        process = await away(there)
-        there.log.hold()
-        sender.send(p.pingreq(), p.publish("t", b"1"))
-        await here.go(1)
-        process.resume()
-        await here.go(0.5)
-        assert (sender.take(), reader.take(), other.take()) == ([], [], [])
-        there.log.release()
-        await here.go(0.5)
-        assert (sender.take(), reader.take()) == ([p.Pingresp()], [p.Publish("t", b"1")])
-        assert other.take() == [p.Publish("t", b"1")]
-
-    in_cluster(scenario)
+    worlds = [here, there]
+    sender = await there.connect(name_in(worlds, 1))
+    reader = await there.connect(name_in(worlds, 1, "r"), filters=[("t", 0)])
+    other = await here.connect(name_in(worlds, 0, "o"), filters=[("t", 0)])
+    process = await away(there)
+    there.log.hold()
+    sender.send(p.pingreq(), p.publish("t", b"1"))
+    await here.go(1)
+    process.resume()
+    await here.go(0.5)
+    assert (sender.take(), reader.take(), other.take()) == ([], [], [])
+    there.log.release()
+    await here.go(0.5)
+    assert (sender.take(), reader.take()) == ([p.Pingresp()], [p.Publish("t", b"1")])
+    assert other.take() == [p.Publish("t", b"1")]
 
 
 def test_a_suspended_process_does_nothing() -> None:

@@ -31,10 +31,9 @@ from simulation.checking import acknowledged, check_promises
 from simulation.inspection import ask, change
 from simulation.log_cuts import publish_noise
 from simulation.logins import AcceptingAuthenticator
-from simulation.network import SimClient
+from simulation.network import Client5, SimClient
 from simulation.sealed_disk import without_threads
 from simulation.test_erasure import SealedWorld, events, in_sealed_world, restoring
-from simulation.test_reauthentication import Client5
 
 __all__ = ["without_threads"]
 
@@ -81,7 +80,7 @@ async def erase(world: SealedWorld, kind: str, name: str) -> dict[str, Any]:
 
 def tokens(world: SealedWorld) -> list[str]:
     """The sessions of persons, each time when one was opened."""
-    return [one.session for one in events(world, SessionOpened) if is_token(one.session)]
+    return [event.session for event in events(world, SessionOpened) if is_token(event.session)]
 
 
 @in_named_world
@@ -136,8 +135,8 @@ async def test_an_erased_client_is_unknown_and_gone(world: SealedWorld, *, resta
     await world.go(1)
     assert not alice.open
     assert token not in world.broker.node.state.sessions
-    assert not [one for one in reader.take() if isinstance(one, Publish)]
-    assert [one.reason for one in events(world, MessageDropped)] == ["erased"]
+    assert not [packet for packet in reader.take() if isinstance(packet, Publish)]
+    assert [event.reason for event in events(world, MessageDropped)] == ["erased"]
     if restarted:
         await world.restart()
     (asked,) = events(world, ErasureRequested)
@@ -186,7 +185,7 @@ async def test_the_erasure_of_a_name_survives_a_kill_at_any_step(
     alice.send(p.subscribe(1, ("news", 1)))
     await world.go(1)
     (token,) = tokens(world)
-    (first,) = (one for one in events(world, SessionOpened) if one.session == token)
+    (first,) = (event for event in events(world, SessionOpened) if event.session == token)
     step_at_keys(world)
     world.fuse = fuse
     erasing = asyncio.ensure_future(erase(world, kind, name))
@@ -231,7 +230,7 @@ async def test_an_erased_user_takes_the_sessions_along(world: SealedWorld) -> No
     assert len(events(world, SessionExpired)) == 3
     back = await enter(world, "pump-1", ANNA)
     assert back.open
-    first, last = (one for one in events(world, SessionOpened) if one.session == "pump-1")
+    first, last = (event for event in events(world, SessionOpened) if event.session == "pump-1")
     assert is_token(last.user)
     assert first.user != last.user
     assert tokens(world)[0] == world.broker.node.names.client(ALICE)
@@ -299,7 +298,7 @@ async def test_nobody_becomes_a_person_by_its_token(world: SealedWorld) -> None:
     await enter(world, ALICE)
     (token,) = tokens(world)
     await enter(world, token)
-    assert [one.session for one in events(world, SessionOpened)] == [token, f"~{token}"]
+    assert [event.session for event in events(world, SessionOpened)] == [token, f"~{token}"]
     assert len(events(world, TopicsKeyed)) == 1
 
 

@@ -39,6 +39,7 @@ from simulation.test_erasure_of_logs import (
     received,
 )
 from simulation.test_personal_names import ANNA, forms
+from simulation.world import runs
 
 if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
@@ -85,103 +86,104 @@ def readable(world: SealedPartition, *names: str) -> list[str]:
 
 
 def tokens(world: SealedPartition) -> list[str]:
-    return [one.session for one in world.events(SessionOpened) if is_token(one.session)]
+    return [event.session for event in world.events(SessionOpened) if is_token(event.session)]
 
 
-def test_each_log_has_tokens_that_belong_to_it() -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        names = [phone(world, f"phone-{at}-") for at in range(20) for world in (here, there)]
-        for at, name in enumerate(names):
-            world = (here, there)[at % 2]
-            client = await enter(world, name)
+@runs(in_two_named_logs)
+async def test_each_log_has_tokens_that_belong_to_it(
+    here: SealedPartition, there: SealedPartition
+) -> None:
+    names = [phone(world, f"phone-{at}-") for at in range(20) for world in (here, there)]
+    for at, name in enumerate(names):
+        world = (here, there)[at % 2]
+        client = await enter(world, name)
+        client.drop()
+        await world.go(0.2)
+    for number, world in enumerate((here, there)):
+        assert len({*tokens(world)}) == 20
+        assert {partition_of(token, 2) for token in tokens(world)} == {number}
+        assert not readable(world, ANNA, *names)
+    users = {event.user for world in (here, there) for event in world.events(SessionOpened)}
+    assert len({user for user in users if user is not None and is_token(user)}) == 2
+    for world in (here, there):
+        await world.crash()
+        await world.start()
+    again = await enter(here, names[0])
+    assert tokens(here)[-1] == tokens(here)[0]
+    again.drop()
+
+
+@runs(in_two_named_logs)
+async def test_an_identifier_that_looks_like_a_token_belongs_to_its_log(
+    here: SealedPartition, there: SealedPartition
+) -> None:
+    for world in (here, there):
+        for at in range(6):
+            client = await enter(world, phone(world, f"~pump-{at}-"), None)
             client.drop()
             await world.go(0.2)
-        for number, world in enumerate((here, there)):
-            assert len({*tokens(world)}) == 20
-            assert {partition_of(token, 2) for token in tokens(world)} == {number}
-            assert not readable(world, ANNA, *names)
-        users = {one.user for world in (here, there) for one in world.events(SessionOpened)}
-        assert len({user for user in users if user is not None and is_token(user)}) == 2
-        for world in (here, there):
-            await world.crash()
-            await world.start()
-        again = await enter(here, names[0])
-        assert tokens(here)[-1] == tokens(here)[0]
-        again.drop()
-
-    in_two_named_logs(scenario)
+    assert len(tokens(here)) == len(tokens(there)) == 6
 
 
-def test_an_identifier_that_looks_like_a_token_belongs_to_its_log() -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        for world in (here, there):
-            for at in range(6):
-                client = await enter(world, phone(world, f"~pump-{at}-"), None)
-                client.drop()
-                await world.go(0.2)
-        assert len(tokens(here)) == len(tokens(there)) == 6
-
-    in_two_named_logs(scenario)
-
-
-def test_a_user_is_erased_in_all_logs() -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        clients = [await enter(world, phone(world)) for world in (here, there)]
-        await enter(there, name_in(there.all, 1, "pump"), "carl")
-        for world in (here, there):
-            plan = await ask(world, "erasures.name", kind=USER, name=ANNA)
-            assert plan["total"] == 1
-            done = await erase(world, USER, ANNA)
-            assert (done["keys"], done["sessions"]) == (1, 1)
-            await world.go(1)
-        assert not any(client.open for client in clients)
-        assert not readable(here, ANNA)
-        assert not readable(there, ANNA)
-        assert list(there.broker.node.state.sessions.names()) == [name_in(there.all, 1, "pump")]
-
-    in_two_named_logs(scenario)
+@runs(in_two_named_logs)
+async def test_a_user_is_erased_in_all_logs(here: SealedPartition, there: SealedPartition) -> None:
+    clients = [await enter(world, phone(world)) for world in (here, there)]
+    await enter(there, name_in(there.all, 1, "pump"), "carl")
+    for world in (here, there):
+        plan = await ask(world, "erasures.name", kind=USER, name=ANNA)
+        assert plan["total"] == 1
+        done = await erase(world, USER, ANNA)
+        assert (done["keys"], done["sessions"]) == (1, 1)
+        await world.go(1)
+    assert not any(client.open for client in clients)
+    assert not readable(here, ANNA)
+    assert not readable(there, ANNA)
+    assert list(there.broker.node.state.sessions.names()) == [name_in(there.all, 1, "pump")]
 
 
 @pytest.mark.parametrize("kind", [CLIENT, USER])
-def test_a_log_that_is_away_erases_a_name_at_its_start(kind: str) -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        name = phone(there)
-        first = await enter(there, name)
-        first.drop()
-        (token,) = tokens(there)
-        await there.crash()
-        await enter(here, phone(here))
-        asked = name if kind == CLIENT else ANNA
-        await erase(here, kind, asked, logs=[there.name])
-        assert not readable(here, asked)
-        assert len(stored_requests(there.path)) == 1
-        await there.start()
-        await there.go(2)
-        assert stored_requests(there.path) == []
-        (request,) = there.events(ErasureRequested)
-        assert request.by == "ann@desk"
-        assert len(there.events(Erased)) == 1
-        assert token not in there.broker.node.state.sessions
-        assert there.keys.key(request.keys[0]) is None
-        await enter(there, name)
-        assert (tokens(there)[-1] != token) == (kind == CLIENT)
-
-    in_two_named_logs(scenario)
-
-
-def test_a_broker_that_had_just_begun_is_told_too() -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        client = await enter(there, phone(there))
-        await enter(here, phone(here))
-        await erase(here, USER, ANNA, logs=[there.name])
-        await there.go(10)
-        assert not client.open
-        assert stored_requests(there.path) == []
-
-    in_two_named_logs(scenario)
+@runs(in_two_named_logs)
+async def test_a_log_that_is_away_erases_a_name_at_its_start(
+    here: SealedPartition, there: SealedPartition, *, kind: str
+) -> None:
+    name = phone(there)
+    first = await enter(there, name)
+    first.drop()
+    (token,) = tokens(there)
+    await there.crash()
+    await enter(here, phone(here))
+    asked = name if kind == CLIENT else ANNA
+    await erase(here, kind, asked, logs=[there.name])
+    assert not readable(here, asked)
+    assert len(stored_requests(there.path)) == 1
+    await there.start()
+    await there.go(2)
+    assert stored_requests(there.path) == []
+    (request,) = there.events(ErasureRequested)
+    assert request.by == "ann@desk"
+    assert len(there.events(Erased)) == 1
+    assert token not in there.broker.node.state.sessions
+    assert there.keys.key(request.keys[0]) is None
+    await enter(there, name)
+    assert (tokens(there)[-1] != token) == (kind == CLIENT)
 
 
-def test_an_error_of_the_disk_loses_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+@runs(in_two_named_logs)
+async def test_a_broker_that_had_just_begun_is_told_too(
+    here: SealedPartition, there: SealedPartition
+) -> None:
+    client = await enter(there, phone(there))
+    await enter(here, phone(here))
+    await erase(here, USER, ANNA, logs=[there.name])
+    await there.go(10)
+    assert not client.open
+    assert stored_requests(there.path) == []
+
+
+@runs(in_two_named_logs)
+async def test_an_error_of_the_disk_loses_no_request(
+    here: SealedPartition, there: SealedPartition, *, monkeypatch: pytest.MonkeyPatch
+) -> None:
     errors = 4
     erase_keys = Keys.erase
 
@@ -192,28 +194,25 @@ def test_an_error_of_the_disk_loses_no_request(monkeypatch: pytest.MonkeyPatch) 
             raise KeyFileError("no space left")
         erase_keys(self, numbers, erasure)
 
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        reader = await away(there)
-        await publish(here, (ALICE, SECRET))
-        await there.go(2)
-        client = await enter(there, phone(there))
-        await erase(here, USER, ANNA, logs=[there.name])
-        monkeypatch.setattr(Keys, "erase", failing)
-        await there.go(12)
-        assert 0 < errors < 4
-        assert len(stored_requests(there.path)) == 1
-        await there.go(30)
-        (request,) = there.events(ErasureRequested)
-        assert [event.erasure for event in there.events(Erased)] == [request.erasure]
-        assert there.keys.key(request.keys[0]) is None
-        assert stored_requests(there.path) == []
-        assert not client.open
-        await change(here, "erase", filter="home/#")
-        await there.go(2)
-        assert SECRET not in there.readable()
-        assert await received(there, reader) == []
-
-    in_two_named_logs(scenario)
+    reader = await away(there)
+    await publish(here, (ALICE, SECRET))
+    await there.go(2)
+    client = await enter(there, phone(there))
+    await erase(here, USER, ANNA, logs=[there.name])
+    monkeypatch.setattr(Keys, "erase", failing)
+    await there.go(12)
+    assert 0 < errors < 4
+    assert len(stored_requests(there.path)) == 1
+    await there.go(30)
+    (request,) = there.events(ErasureRequested)
+    assert [event.erasure for event in there.events(Erased)] == [request.erasure]
+    assert there.keys.key(request.keys[0]) is None
+    assert stored_requests(there.path) == []
+    assert not client.open
+    await change(here, "erase", filter="home/#")
+    await there.go(2)
+    assert SECRET not in there.readable()
+    assert await received(there, reader) == []
 
 
 def test_a_leader_that_was_replaced_keeps_the_requests(tmp_path: Path) -> None:
@@ -246,7 +245,10 @@ STEPS = 12
 
 
 @pytest.mark.parametrize("step", range(STEPS))
-def test_a_kill_at_any_step_loses_no_request(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@runs(in_two_named_logs)
+async def test_a_kill_at_any_step_loses_no_request(
+    here: SealedPartition, there: SealedPartition, *, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each step of the disk, and each turn behind it, may be the end."""
     left = step
 
@@ -262,59 +264,55 @@ def test_a_kill_at_any_step_loses_no_request(step: int, monkeypatch: pytest.Monk
     async def whole(work: Any, *arguments: Any) -> Any:
         return work(*arguments)
 
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        nonlocal left
-        names = [phone(there), phone(there, "phone-bob-7f3a-")]
-        for name in names:
-            client = await enter(there, name)
-            client.drop()
-        before = there.path.read_bytes()
-        await there.crash()
-        for kind, name in ((CLIENT, names[0]), (USER, ANNA)):
-            await erase(here, kind, name, logs=[there.name])
-        left = step
-        for module in (erasure, requested_names):
-            monkeypatch.setattr(module, "in_thread", failing)
-        try:
-            await there.start()
-            await there.go(0.01 * step)
-        except EventStoreError:
-            pass
-        await there.crash(step % 2)
-        for module in (erasure, requested_names):
-            monkeypatch.setattr(module, "in_thread", whole)
+    names = [phone(there), phone(there, "phone-bob-7f3a-")]
+    for name in names:
+        client = await enter(there, name)
+        client.drop()
+    before = there.path.read_bytes()
+    await there.crash()
+    for kind, name in ((CLIENT, names[0]), (USER, ANNA)):
+        await erase(here, kind, name, logs=[there.name])
+    left = step
+    for module in (erasure, requested_names):
+        monkeypatch.setattr(module, "in_thread", failing)
+    try:
         await there.start()
-        await there.go(2)
-        assert stored_requests(there.path) == []
-        assert len(there.broker.node.state.sessions) == 0
-        asked = there.events(ErasureRequested)
-        assert [one.erasure for one in asked] == [1, 2]
-        assert [one.erasure for one in there.events(Erased)] == [1, 2]
-        for request in asked:
-            (number,) = request.keys
-            key = before[128 + 64 * (number - 1) :][:32]
-            assert key not in there.path.read_bytes()
-        kept = {number for each in there.events(TopicsKeyed) for number in each.keys} - {
-            number for each in asked for number in each.keys
-        }
-        assert all(there.keys.key(number) for number in kept)
-        assert not readable(there, *names, ANNA)
+        await there.go(0.01 * step)
+    except EventStoreError:
+        pass
+    await there.crash(step % 2)
+    for module in (erasure, requested_names):
+        monkeypatch.setattr(module, "in_thread", whole)
+    await there.start()
+    await there.go(2)
+    assert stored_requests(there.path) == []
+    assert len(there.broker.node.state.sessions) == 0
+    asked = there.events(ErasureRequested)
+    assert [one.erasure for one in asked] == [1, 2]
+    assert [event.erasure for event in there.events(Erased)] == [1, 2]
+    for request in asked:
+        (number,) = request.keys
+        key = before[128 + 64 * (number - 1) :][:32]
+        assert key not in there.path.read_bytes()
+    kept = {number for each in there.events(TopicsKeyed) for number in each.keys} - {
+        number for each in asked for number in each.keys
+    }
+    assert all(there.keys.key(number) for number in kept)
+    assert not readable(there, *names, ANNA)
 
-    in_two_named_logs(scenario)
 
-
-def test_what_cannot_be_asked_for_is_refused() -> None:
-    async def scenario(here: SealedPartition, there: SealedPartition) -> None:
-        for logs in (["other"], [here.name], there.name):
-            with pytest.raises(Refused, match="logs must be names of other logs"):
-                await erase(here, USER, ANNA, logs=logs)
-        broken = there.path.with_name(f"{there.path.name}.erase-0")
-        broken.write_bytes(b"x")
-        with pytest.raises(KeyFileError, match="remove it, and erase the name again"):
-            stored_requests(there.path)
-        broken.unlink()
-        (there.path.with_name(f"{there.path.name}.erase-1.new")).write_bytes(b"")
-        assert stored_requests(there.path) == []
-        assert isinstance(here.broker.node.names, PersonalNames)
-
-    in_two_named_logs(scenario)
+@runs(in_two_named_logs)
+async def test_what_cannot_be_asked_for_is_refused(
+    here: SealedPartition, there: SealedPartition
+) -> None:
+    for logs in (["other"], [here.name], there.name):
+        with pytest.raises(Refused, match="logs must be names of other logs"):
+            await erase(here, USER, ANNA, logs=logs)
+    broken = there.path.with_name(f"{there.path.name}.erase-0")
+    broken.write_bytes(b"x")
+    with pytest.raises(KeyFileError, match="remove it, and erase the name again"):
+        stored_requests(there.path)
+    broken.unlink()
+    (there.path.with_name(f"{there.path.name}.erase-1.new")).write_bytes(b"")
+    assert stored_requests(there.path) == []
+    assert isinstance(here.broker.node.names, PersonalNames)

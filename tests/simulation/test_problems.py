@@ -189,7 +189,11 @@ async def test_a_member_of_a_share_that_reconnects_and_never_acknowledges_is_fou
     (row,) = receiver_rows(share, [("a", 1, True)], Previewed("a", 1, None), world.broker.node)
     assert [member["connections"] for member in row["stalled"]] == [4]
     client.send(
-        *(p.puback(one.packet_id or 0) for one in client.received if isinstance(one, p.Publish))
+        *(
+            p.puback(packet.packet_id or 0)
+            for packet in client.received
+            if isinstance(packet, p.Publish)
+        )
     )
     await world.go(1)
     assert codes(world) == set()

@@ -46,8 +46,8 @@ async def test_messages_before_the_one_that_closes_the_connection_get_their_own_
     assert p.puback(2) in said
     assert b"\x00\x02\x99" not in said
     assert b"\x00\x03\x87" not in said
-    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
-    assert [one.reason for one in drops] == ["not_permitted", "payload_format"]
+    drops = world.disk.events(MessageDropped)
+    assert [drop.reason for drop in drops] == ["not_permitted", "payload_format"]
     await check_promises(world)
 
 
@@ -77,7 +77,7 @@ async def test_another_maximum_of_levels_applies_to_topics_that_were_published_t
             await world.go(0.1)
         expected += ["a/b"] if levels != 1 else []
         assert topics(reader) == expected
-    drops = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    drops = world.disk.events(MessageDropped)
     assert drops == ([MessageDropped("s", "topic_levels", 1, topics=["a/b"])] if qos else [])
     assert world.broker.node.dropped == {"topic_levels": 1}
     assert world.broker.node.limits.refused.counts["topic_levels"] == 1

@@ -44,13 +44,13 @@ def test_expired_messages_make_room_in_a_queue(topic_filter: str, cache: int) ->
             for number in range(10, 15):
                 publish(sender, [number])
                 await world.go(0.1)
-            assert len([one for one in sender.take() if isinstance(one, Puback)]) == 14
+            assert len([packet for packet in sender.take() if isinstance(packet, Puback)]) == 14
             events = world.disk.events()
-            assert not [one for one in events if isinstance(one, MessageDropped)]
-            assert len([one for one in events if isinstance(one, Expired)]) == 1
+            assert not [event for event in events if isinstance(event, MessageDropped)]
+            assert len([event for event in events if isinstance(event, Expired)]) == 1
             compare(world)
             back = await world.connect("r", present=True, mqtt5=True)
-            found = [int(one.payload) for one in back.take() if isinstance(one, Publish)]
+            found = [int(packet.payload) for packet in back.take() if isinstance(packet, Publish)]
             assert found == [1, 2, 3, 4, *range(10, 15)]
             back.send(*(p.puback(number) for number in range(1, 10)))
             await world.go(1)
@@ -70,12 +70,14 @@ async def test_a_queue_that_is_not_half_full_is_left_alone(world: World) -> None
     await world.go(5)
     publish(sender, [10])
     await world.go(1)
-    assert not [one for one in world.disk.events() if isinstance(one, Expired)]
+    assert not world.disk.events(Expired)
     assert world.broker.node.state.sessions["r"].queued == 10
 
 
 @pytest.mark.plain
-def test_thousands_of_queues_are_searched_some_in_each_turn(
+@in_world(max_queued_messages=60)
+async def test_thousands_of_queues_are_searched_some_in_each_turn(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     searched: list[int] = []
@@ -86,29 +88,24 @@ def test_thousands_of_queues_are_searched_some_in_each_turn(
         return expired(self, *args)
 
     monkeypatch.setattr(WaitingQueue, "expired", counted)
-
-    async def scenario() -> None:
-        async with World(max_queued_messages=60).running() as world:
-            topics = [f"a/{number}" for number in range(40)]
-            reader = await world.connect("r", filters=[(topic, 1) for topic in topics])
-            reader.send(p.disconnect())
-            await world.go(1)
-            sender = await world.connect("d", mqtt5=True)
-            searched.append(0)
-            for number, topic in enumerate(topics, 1):
-                publish(sender, [number], 2, topic)
-            await world.go(5)
-            for number in range(41, 46):
-                searched.append(0)
-                publish(sender, [number], None, "a/0")
-                await world.go(0.1)
-            assert max(searched[1:]) == 16
-            # 16 of 40 have left, then the queues were less than half full.
-            assert world.broker.node.state.sessions["r"].queued == 29
-            compare(world)
-            assert not violations(world.disk.decoded())
-
-    simulate(scenario)
+    topics = [f"a/{number}" for number in range(40)]
+    reader = await world.connect("r", filters=[(topic, 1) for topic in topics])
+    reader.send(p.disconnect())
+    await world.go(1)
+    sender = await world.connect("d", mqtt5=True)
+    searched.append(0)
+    for number, topic in enumerate(topics, 1):
+        publish(sender, [number], 2, topic)
+    await world.go(5)
+    for number in range(41, 46):
+        searched.append(0)
+        publish(sender, [number], None, "a/0")
+        await world.go(0.1)
+    assert max(searched[1:]) == 16
+    # 16 of 40 have left, then the queues were less than half full.
+    assert world.broker.node.state.sessions["r"].queued == 29
+    compare(world)
+    assert not violations(world.disk.decoded())
 
 
 @pytest.mark.parametrize(("wait", "arrives"), [(0.4, True), (0.49, True), (1.6, False)])
@@ -125,5 +122,5 @@ async def test_a_message_of_one_second_lives_for_about_a_second(
     publish(sender, [1], 1)
     await world.go(wait)
     back = await world.connect("r", present=True, mqtt5=True)
-    found = [one.payload for one in back.take() if isinstance(one, Publish)]
+    found = back.payloads()
     assert found == ([b"1"] if arrives else [])

@@ -10,41 +10,37 @@ from typing import Any
 
 import pytest
 from harness import mqtt5_packets as p5
-from harness import packets as p
 from harness.plainaudit import violations
 
 from simulation.fold import compare
-from simulation.world import SimClient, World, simulate
+from simulation.network import Client5
+from simulation.world import World, simulate
 
 TOPICS = ["a/b", "a/c", "a/b/c"]
 FILTERS = ["a/b", "a/+", "a/#", "#", "+/b", "$share/g/a/#"]
 READERS = "rst"
 
 
-class Receiver(SimClient):
+class Receiver(Client5):
     """An MQTT 5 client that acknowledges its messages by default."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.limit = 0
         """Its Maximum Packet Size; 0: none."""
-        self.answers = True
+        self.answering = True
         self.unanswered: list[Any] = []
         self.last_id = 0
 
-    def receive(self, data: bytes) -> None:
-        if not self.open:
-            return
-        self._partial += data
-        while (found := p.split(self._partial)) is not None:
-            first, body, size = found
-            del self._partial[:size]
-            assert not self.limit or size <= self.limit
-            packet = p5.parse(first, body)
-            if self.answers:
-                self._answer(packet)
-            else:
-                self.unanswered.append(packet)
+    def parse(self, raw: bytes, first: int, body: bytes) -> Any:
+        assert not self.limit or len(raw) <= self.limit
+        return super().parse(raw, first, body)
+
+    def on_packet(self, packet: Any) -> None:
+        if self.answering:
+            self._answer(packet)
+        else:
+            self.unanswered.append(packet)
 
     def answer_all(self) -> None:
         for packet in self.unanswered:
@@ -80,7 +76,7 @@ class Run:
     async def connect(self, name: str) -> None:
         client, choose = Receiver(self.world), self.choice.choice
         client.limit = choose([0, 0, 40, 60, 150])
-        client.answers = self.choice.random() < 0.7
+        client.answering = self.choice.random() < 0.7
         properties = [(p5.SESSION_EXPIRY, 10_000), (p5.RECEIVE_MAXIMUM, choose([1, 2, 5, 100]))]
         if client.limit:
             properties.append((p5.MAXIMUM_PACKET_SIZE, client.limit))
@@ -145,8 +141,8 @@ class Run:
             self.clients.clear()
             await self.connect("sender")
         elif act < 0.92 and here:
-            here.answers = not here.answers
-            if here.answers:
+            here.answering = not here.answering
+            if here.answering:
                 here.answer_all()
         await self.world.go(self.choice.choice([0.0, 0.01, 0.1, 1.0, 3.0]))
 

@@ -9,33 +9,20 @@ from harness import packets as p
 from harness.plainaudit import violations
 
 from eventstore.format.records import decode_record
-from eventstore.format.turn_parts import TurnAssembler
-from eventstore.log.message_store import MessageStore, StoredMessages
-from eventstore.reading.publications import Publications, publications_in
 from simulation.fold import compare
-from simulation.replaying_clients import released_messages
+from simulation.replaying_clients import effects
 from simulation.test_replay import Reader
 from simulation.world import SimClient, World, simulate
 
 
 def took_effect(world: World) -> list[bytes]:
     """The payloads on t/#, from the whole log, in the order of their effect."""
-    turns, store = TurnAssembler(), MessageStore(1 << 62)
-    payloads: list[bytes] = []
-    for at, data in sorted(world.disk.stream.history.items()):
-        for record in turns.take(decode_record(at, data))[1]:
-            for item in publications_in(record):
-                if isinstance(item, StoredMessages):
-                    store.add(item)
-                    continue
-                found = [item] if isinstance(item, Publications) else released_messages(item, store)
-                for some in found:
-                    payloads += [
-                        payload
-                        for topic, payload in zip(some.topics, some.payloads, strict=True)
-                        if topic.startswith(b"t/")
-                    ]
-    return payloads
+    return [
+        payload
+        for effect in effects(world)
+        for topic, payload in zip(effect.topics, effect.payloads, strict=True)
+        if topic.startswith(b"t/")
+    ]
 
 
 class Run:

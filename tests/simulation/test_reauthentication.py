@@ -16,7 +16,7 @@ from eventstore.format.events import SessionClosed
 from protocol.mqtt.packets import Connect
 from simulation.logins import AcceptingAuthenticator
 from simulation.loop import simulate
-from simulation.network import SimClient
+from simulation.network import Client5
 from simulation.world import World, in_world
 
 METHOD = "TEST"
@@ -53,21 +53,6 @@ class ScriptedMethod(AcceptingAuthenticator):
         return verdict.proof != 0
 
 
-class Client5(SimClient):
-    """Packets of MQTT 5, in and out."""
-
-    def receive(self, data: bytes) -> None:
-        self._partial += data
-        while (found := p.split(self._partial)) is not None:
-            first, body, size = found
-            del self._partial[:size]
-            self.received.append(p5.parse(first, body))  # type: ignore[arg-type]
-
-    def codes(self) -> list[tuple[int, int]]:
-        """Kind and reason code of what was received since the last time."""
-        return [(one.kind, one.code) for one in self.take() if isinstance(one, p5.Answer)]
-
-
 def granted(user: str = "ann", data: bytes | None = None, **about: Any) -> Outcome:
     return Outcome(Verdict(AuthResult.ACCEPTED, user, **about), data)
 
@@ -92,7 +77,7 @@ async def entered(world: World, authenticator: ScriptedMethod, **more: Any) -> C
 
 
 def closed(world: World) -> SessionClosed:
-    return [one for one in world.disk.events() if isinstance(one, SessionClosed)][-1]
+    return world.disk.events(SessionClosed)[-1]
 
 
 @in_world()
@@ -109,9 +94,9 @@ async def test_permissions_change_with_the_login(world: World) -> None:
         await world.go(0.2)
     client.send(p5.publish("other/x", b"", 1, 1), p5.subscribe(2, ("other/y", 0)))
     await world.go(0.2)
-    answers = [one for one in client.take() if isinstance(one, p5.Answer)]
-    pubacks = [one.code for one in answers if one.kind == p.PUBACK]
-    subacks = [one.codes for one in answers if one.kind == p.SUBACK]
+    answers = [packet for packet in client.take() if isinstance(packet, p5.Answer)]
+    pubacks = [packet.code for packet in answers if packet.kind == p.PUBACK]
+    subacks = [packet.codes for packet in answers if packet.kind == p.SUBACK]
     assert pubacks == [0x87, 0x87, 0, 0x87]
     assert subacks == [(0x87,), (0x87,), (0,), (0x87,)]
     # What was subscribed to meanwhile is not delivered with the permissions of now.
@@ -310,7 +295,7 @@ async def test_a_disconnect_behind_the_decision_and_before_connack_fires_no_will
     client.send(connect(will=p5.Will("gone", qos=1)))
     await world.go(1)
     assert not client.open
-    assert not [one for one in other.take() if isinstance(one, p.Publish)]
+    assert not [packet for packet in other.take() if isinstance(packet, p.Publish)]
     assert closed(world).reason == "disconnect"
 
 

@@ -33,7 +33,11 @@ def recorded(world: World) -> list[tuple[str, list[str], int, bool]]:
 
 
 def received(client: SimClient) -> list[tuple[str, bytes, int]]:
-    return [(one.topic, one.payload, one.qos) for one in client.take() if isinstance(one, Publish)]
+    return [
+        (packet.topic, packet.payload, packet.qos)
+        for packet in client.take()
+        if isinstance(packet, Publish)
+    ]
 
 
 @pytest.mark.parametrize("burst", [True, False])

@@ -135,7 +135,7 @@ async def test_clients_that_waited_for_room_in_the_log_are_read_in_the_order_in_
             await world.go(0.01)
             client.send(p.publish("t", b"", 1, 1))
     await world.go(1)
-    published = [one.session for one in world.disk.events() if isinstance(one, MessagePublished)]
+    published = [event.session for event in world.disk.events(MessagePublished)]
     assert published == [f"c{number}" for number in reversed(range(10))]
 
 

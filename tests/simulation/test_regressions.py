@@ -37,7 +37,7 @@ async def test_a_connect_in_the_wake_of_a_disconnect_gets_a_session_that_listens
     assert answers[0] in (Connack(0), Connack(0, session_present=True))
     assert Suback(1, (1,)) in answers
     assert Puback(2) in answers
-    assert [one.payload for one in answers if isinstance(one, Publish)] == [b"x"]
+    assert [packet.payload for packet in answers if isinstance(packet, Publish)] == [b"x"]
 
 
 @pytest.mark.mqtt("MQTT-3.10.4-3", "MQTT-4.6.0-6")
@@ -69,7 +69,7 @@ async def test_the_subscriptions_of_a_client_pass_messages_on_in_order(world: Wo
         p.publish("t/a", b"2"),
     )
     await world.go(1)
-    got = [one.payload for one in client.take() if isinstance(one, Publish)]
+    got = client.payloads()
     assert got == [b"0", b"1", b"2"]
 
 
@@ -90,7 +90,7 @@ async def test_retained_messages_of_an_overlapping_subscription_keep_the_order(
         p.publish("t/a", b"2"),
     )
     await world.go(1)
-    got = [one.payload for one in client.take() if isinstance(one, Publish)]
+    got = client.payloads()
     assert got == [b"0", b"1", b"k", b"2"]
 
 
@@ -106,7 +106,7 @@ async def test_an_unsubscribe_does_not_take_an_own_message_that_is_sent_in_steps
     client = await world.connect("c", mqtt5=True, filters=[("#", 2 | 4), ("t/a", 1)])
     client.send(p.publish("t/a", b"1", 1, 1), p.unsubscribe(8, "t/a"))
     await world.go(1)
-    assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"1"]
+    assert client.payloads() == [b"1"]
 
 
 @pytest.mark.plain
@@ -153,7 +153,7 @@ async def test_a_filter_repeated_in_one_packet_is_replayed_once(world: World) ->
     await world.go(1)
     answers = receiver.take()
     assert Suback(1, (1,) * 50) in answers
-    assert sum(isinstance(one, Publish) for one in answers) == 1
+    assert sum(isinstance(packet, Publish) for packet in answers) == 1
 
 
 @in_world(max_outbound_bytes=100_000)
@@ -177,14 +177,14 @@ async def test_output_to_a_resumed_client_that_reads_nothing_is_bounded(world: W
     for n in range(1, 101):
         sender.send(p.publish("t", b"%d " % n + bytes(10_000), 1, n))
         await world.go(0.01)
-    first = [one for one in receiver.take() if isinstance(one, Publish)]
+    first = [packet for packet in receiver.take() if isinstance(packet, Publish)]
     assert len(first) == 100
     receiver.drop()
     await world.go(1)
     again = SimClient(world)
     again.send(p.connect("r", clean=False))
     await world.go(3)
-    resent = [one for one in again.take() if isinstance(one, Publish)]
+    resent = [packet for packet in again.take() if isinstance(packet, Publish)]
     assert [one.packet_id for one in resent] == [one.packet_id for one in first]
     assert all(one.dup for one in resent)
 
@@ -266,7 +266,7 @@ async def test_a_new_session_gets_nothing_of_one_that_was_frozen_meanwhile(
     may_read.set()
     await world.go(1)
     assert new.take() == [Connack(0)]
-    fired = [one for one in world.disk.events() if isinstance(one, WillFired)]
+    fired = world.disk.events(WillFired)
     assert [one.session for one in fired] == ["c"]
     await check_promises(world)
 
@@ -279,8 +279,8 @@ async def test_a_message_keeps_its_qos_when_one_of_two_filters_is_lowered_in_its
     receiver = await world.connect("r", filters=[("t", 2), ("#", 1)])
     receiver.send(p.publish("t", b"x", 1, 5), p.subscribe(6, ("t", 0)))
     await world.go(1)
-    got = [one for one in receiver.take() if isinstance(one, Publish)]
-    assert [(one.payload, one.qos) for one in got] == [(b"x", 1)]
+    got = [packet for packet in receiver.take() if isinstance(packet, Publish)]
+    assert [(packet.payload, packet.qos) for packet in got] == [(b"x", 1)]
 
 
 async def receivers_in_steps(world: World, turn_slice: float) -> SimClient:
@@ -316,8 +316,8 @@ async def test_a_message_to_many_keeps_its_qos_when_one_of_two_filters_is_lowere
         p.publish("t/x", b"3", 1, 9, dup=True),
     )
     await world.go(2)
-    got = [one for one in receiver.take() if isinstance(one, Publish)]
-    assert [(one.payload, one.qos) for one in got] == [(b"1", 1), (b"2", 1), (b"3", 1)]
+    got = [packet for packet in receiver.take() if isinstance(packet, Publish)]
+    assert [(packet.payload, packet.qos) for packet in got] == [(b"1", 1), (b"2", 1), (b"3", 1)]
 
 
 @pytest.mark.mqtt("MQTT-3.3.5-1")
@@ -343,8 +343,8 @@ async def test_a_message_of_the_fast_path_keeps_its_qos_when_one_of_two_filters_
     kernel.tell(session, Packets(session.connection, [Subscribe(6, [("+/#", 0)])]))
     await world.go(1)
     assert world.broker.fast_path.fan_out.handled - handled > 10
-    got = [one for one in receiver.take() if isinstance(one, Publish)]
-    assert [(one.payload, one.qos) for one in got] == [(b"1", 1)]
+    got = [packet for packet in receiver.take() if isinstance(packet, Publish)]
+    assert [(packet.payload, packet.qos) for packet in got] == [(b"1", 1)]
 
 
 @in_world()
@@ -365,8 +365,8 @@ async def test_no_local_does_not_apply_to_a_message_to_many_from_before_it(world
         p.publish("t", b"3", 1, 9, dup=True),
     )
     await world.go(1)
-    got = [one for one in client.take() if isinstance(one, Publish)]
-    assert [(one.payload, one.qos) for one in got] == [(b"1", 1), (b"3", 1)]
+    got = [packet for packet in client.take() if isinstance(packet, Publish)]
+    assert [(packet.payload, packet.qos) for packet in got] == [(b"1", 1), (b"3", 1)]
 
 
 # What waits is not overtaken, whatever linked it with what comes [MQTT-4.6.0-6].
@@ -438,8 +438,8 @@ async def test_a_subscription_may_link_filters_for_which_messages_wait(
     sender.send(p.publish("b/x", b"7", 1, 7), p.publish("a/x", b"8", 1, 8))
     await world.go(0.1)
     got = list(dict.fromkeys(await acknowledged(world, receiver)))
-    assert [one for one in got if one in b"128"] == [b"1", b"2", b"8"]
-    assert [one for one in got if one in b"34567"] == [b"%d" % n for n in range(3, 8)]
+    assert [packet for packet in got if packet in b"128"] == [b"1", b"2", b"8"]
+    assert [packet for packet in got if packet in b"34567"] == [b"%d" % n for n in range(3, 8)]
     await check_promises(world)
 
 

@@ -27,7 +27,8 @@ from eventstore.reading.log_index import LogIndex
 from projections.past.segment_builder import SegmentBuilder
 from simulation.fold import compare
 from simulation.log_cuts import cuts
-from simulation.replaying_clients import Client5, user
+from simulation.network import Client5
+from simulation.replaying_clients import user
 from simulation.stored_world import StoredWorld
 from simulation.world import STREAM, SimClient, World, in_world, simulate
 
@@ -115,7 +116,7 @@ def test_the_seam(before: int, qos: int, cutting: bool) -> None:
             sender = await world.connect("s")
             got: list[bytes] = []
             task = asyncio.create_task(publish(world, sender, numbers(24), qos))
-            while len([one for one in sender.received if one]) < before:  # noqa: ASYNC110
+            while len([packet for packet in sender.received if packet]) < before:  # noqa: ASYNC110
                 await asyncio.sleep(0.0002)
             reader(world, got, {}, (FILTER, qos))
             await task
@@ -127,7 +128,10 @@ def test_the_seam(before: int, qos: int, cutting: bool) -> None:
 
 
 @pytest.mark.parametrize("pause", [0.0005, 0.002, 0.01])
-def test_the_seam_with_slow_reading(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+@in_world(max_ack_pending=3)
+async def test_the_seam_with_slow_reading(
+    world: World, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
     """Records come from the stream while the journal passes on newer ones."""
     decoded = LogReader._decoded
 
@@ -136,122 +140,102 @@ def test_the_seam_with_slow_reading(monkeypatch: pytest.MonkeyPatch, pause: floa
         return await decoded(self, record)
 
     monkeypatch.setattr(LogReader, "_decoded", slowly)
-
-    async def whole() -> None:
-        async with World(max_ack_pending=3).running() as world:
-            sender = await world.connect("s")
-            got: list[bytes] = []
-            await publish(world, sender, numbers(40), 2)
-            reader(world, got, {}, (FILTER, 2))
-            more = [b"%d" % number for number in range(40, 120)]
-            await publish(world, sender, more, 2)
-            await world.go(3)
-            assert got == numbers(120)
-            check_log(world)
-
-    simulate(whole)
+    sender = await world.connect("s")
+    got: list[bytes] = []
+    await publish(world, sender, numbers(40), 2)
+    reader(world, got, {}, (FILTER, 2))
+    more = [b"%d" % number for number in range(40, 120)]
+    await publish(world, sender, more, 2)
+    await world.go(3)
+    assert got == numbers(120)
+    check_log(world)
 
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("steps", range(0, 40, 2))
-def test_kill_at_each_step(steps: int, qos: int) -> None:
+@in_world()
+async def test_kill_at_each_step(world: World, steps: int, qos: int) -> None:
     """QoS 2 messages arrive once, QoS 1 messages at least once, none is lost."""
-
-    async def whole() -> None:
-        world = World()
-        async with world.running():
-            sender = await world.connect("s")
-            await publish(world, sender, numbers(8), qos)
-            got: list[bytes] = []
-            pending: dict[int, bytes] = {}
-            world.fuse = steps
-            reader(world, got, pending, (FILTER, qos))
-            await asyncio.sleep(0.02)
-            world.fuse = None
-            if not world.up:
-                await world.crash()
-                await world.start()
-            else:
-                await world.restart()
-            # The SUBSCRIBE may be lost with the first broker; a second one continues.
-            reader(world, got, pending, (FILTER, qos))
-            await world.go(0.5)
-            check_log(world)
-            if qos == 2:
-                assert got == numbers(8)
-            else:
-                assert list(dict.fromkeys(got)) == numbers(8)
-
-    simulate(whole)
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(8), qos)
+    got: list[bytes] = []
+    pending: dict[int, bytes] = {}
+    world.fuse = steps
+    reader(world, got, pending, (FILTER, qos))
+    await asyncio.sleep(0.02)
+    world.fuse = None
+    if not world.up:
+        await world.crash()
+        await world.start()
+    else:
+        await world.restart()
+    # The SUBSCRIBE may be lost with the first broker; a second one continues.
+    reader(world, got, pending, (FILTER, qos))
+    await world.go(0.5)
+    check_log(world)
+    if qos == 2:
+        assert got == numbers(8)
+    else:
+        assert list(dict.fromkeys(got)) == numbers(8)
 
 
 @pytest.mark.parametrize("steps", [None, *range(0, 24, 3)])
-def test_the_last_message_of_each_topic_over_kills(steps: int | None) -> None:
-    async def whole() -> None:
-        async with World(max_ack_pending=1).running() as world:
-            sender = await world.connect("s")
-            await publish(world, sender, numbers(8), 2)
-            got: list[bytes] = []
-            pending: dict[int, bytes] = {}
-            world.fuse = steps
-            reader(world, got, pending, ("$replay/last/t/#", 2))
-            await asyncio.sleep(0.02)
-            world.fuse = None
-            if not world.up:
-                await world.crash()
-                await world.start()
-            reader(world, got, pending, ("$replay/last/t/#", 2))
-            await world.go(0.5)
-            assert got == [b"5", b"6", b"7"]
-            again = await world.connect("s")
-            await publish(world, again, [b"8"], 2)
-            await world.go(0.5)
-            assert got == [b"5", b"6", b"7", b"8"]
-            check_log(world)
-
-    simulate(whole)
+@in_world(max_ack_pending=1)
+async def test_the_last_message_of_each_topic_over_kills(world: World, steps: int | None) -> None:
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(8), 2)
+    got: list[bytes] = []
+    pending: dict[int, bytes] = {}
+    world.fuse = steps
+    reader(world, got, pending, ("$replay/last/t/#", 2))
+    await asyncio.sleep(0.02)
+    world.fuse = None
+    if not world.up:
+        await world.crash()
+        await world.start()
+    reader(world, got, pending, ("$replay/last/t/#", 2))
+    await world.go(0.5)
+    assert got == [b"5", b"6", b"7"]
+    again = await world.connect("s")
+    await publish(world, again, [b"8"], 2)
+    await world.go(0.5)
+    assert got == [b"5", b"6", b"7", b"8"]
+    check_log(world)
 
 
 @pytest.mark.parametrize("start", ["0s", "new", "1h", "all"])
-def test_beginnings_beside_a_publisher(start: str) -> None:
+@in_world()
+async def test_beginnings_beside_a_publisher(world: World, start: str) -> None:
     """The audit knows what each of them has to send."""
-
-    async def whole() -> None:
-        async with World().running() as world:
-            sender = await world.connect("s")
-            got: list[bytes] = []
-            task = asyncio.create_task(publish(world, sender, numbers(40), 1))
-            await asyncio.sleep(0.0105)
-            reader(world, got, {}, (f"$replay/{start}/t/#", 1))
-            await task
-            await world.go(0.5)
-            assert got == numbers(40)[-len(got) :]
-            assert len(got) >= 20
-            check_log(world)
-
-    simulate(whole)
+    sender = await world.connect("s")
+    got: list[bytes] = []
+    task = asyncio.create_task(publish(world, sender, numbers(40), 1))
+    await asyncio.sleep(0.0105)
+    reader(world, got, {}, (f"$replay/{start}/t/#", 1))
+    await task
+    await world.go(0.5)
+    assert got == numbers(40)[-len(got) :]
+    assert len(got) >= 20
+    check_log(world)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_no_output_before_its_cursor_is_on_disk(qos: int) -> None:
-    async def whole() -> None:
-        async with World().running() as world:
-            got: list[bytes] = []
-            reader(world, got, {}, ("$replay/new/t/#", qos))
-            sender = await world.connect("s")
-            await world.go(0.1)
-            world.log.hold()
-            sender.send(p.publish("t/a", b"x", 1, 1))
-            await world.go(0.1)
-            world.log.commit(1)  # the publication
-            await world.go(0.1)
-            assert world.log.waiting, "the cursor is not on its way"
-            assert got == []
-            world.log.release()
-            await world.go(0.1)
-            assert got == [b"x"]
-
-    simulate(whole)
+@in_world()
+async def test_no_output_before_its_cursor_is_on_disk(world: World, qos: int) -> None:
+    got: list[bytes] = []
+    reader(world, got, {}, ("$replay/new/t/#", qos))
+    sender = await world.connect("s")
+    await world.go(0.1)
+    world.log.hold()
+    sender.send(p.publish("t/a", b"x", 1, 1))
+    await world.go(0.1)
+    world.log.commit(1)  # the publication
+    await world.go(0.1)
+    assert world.log.waiting, "the cursor is not on its way"
+    assert got == []
+    world.log.release()
+    await world.go(0.1)
+    assert got == [b"x"]
 
 
 @in_world(max_ack_pending=1)
@@ -273,7 +257,7 @@ async def test_a_client_that_does_not_read(world: World) -> None:
     await world.go(0.1)
     client.transport.stall()
     await publish(world, sender, numbers(400), 1)
-    assert len([one for one in other.take() if isinstance(one, Publish)]) == 400
+    assert len([packet for packet in other.take() if isinstance(packet, Publish)]) == 400
     gated = len(client.transport.buffer)
     assert gated < 20_000, "all of it is written to a client that does not read"
     client.transport.unstall()
@@ -302,13 +286,13 @@ async def test_unsubscribe_with_messages_in_flight(world: World) -> None:
     await publish(world, sender, numbers(3), 1)
     client = await world.connect("r", filters=[(FILTER, 1)])
     await world.go(0.1)
-    found = [one for one in client.take() if isinstance(one, Publish)] or []
+    found = [packet for packet in client.take() if isinstance(packet, Publish)] or []
     client.send(p.unsubscribe(2, FILTER))
     await world.go(0.1)
     client.send(*(p.puback(one.packet_id or 0) for one in found))
     await publish(world, sender, [b"3"], 1)
     await world.go(0.1)
-    assert not [one for one in client.take() if isinstance(one, Publish)]
+    assert not [packet for packet in client.take() if isinstance(packet, Publish)]
     state = world.broker.node.state.sessions.live["r"]
     assert not state.subscriptions
     check_log(world)
@@ -359,42 +343,40 @@ def is_warned(world: World) -> bool:
     return found in problems._found
 
 
-def test_a_cut_leaves_a_gap_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world(keep=0.0, keep_bytes=40000)
+async def test_a_cut_leaves_a_gap_that_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retention, "_MIN", 2000)
-
-    async def whole() -> None:
-        async with World(keep=0.0, keep_bytes=40_000).running() as world:
-            sender = await world.connect("s")
-            got: list[bytes] = []
-            pending: dict[int, bytes] = {}
-            client = reader(world, got, pending, (FILTER, 1))
-            await publish(world, sender, numbers(3), 1)
-            await world.go(0.3)
-            client.drop()
-            await world.go(0.1)
-            await publish(world, sender, [b"3"], 1)
-            warned = False
-            for number in range(400):
-                sender.send(p.publish("noise", bytes(200), 1, number + 1000))
-                await world.go(0.05)
-                warned = warned or is_warned(world)
-                if not warned:
-                    assert world.disk.stream.first == 1
-            assert warned
-            assert world.disk.stream.first > 50
-            reader(world, got, pending)
-            await world.go(0.2)
-            await publish(world, sender, [b"4"], 1)
-            await world.go(0.2)
-            assert got == [b"0", b"1", b"2", b"4"]
-            reached = [event for event in world.disk.events() if isinstance(event, ReplayReached)]
-            gaps = [event.gap[""] for event in reached if event.gap]
-            assert len(gaps) == 1
-            assert gaps[0][1] >> 20 in [cut.first - 1 for cut in cuts(world)]
-            await world.go(3)  # a checkpoint may be written
-            check_log(world)
-
-    simulate(whole)
+    sender = await world.connect("s")
+    got: list[bytes] = []
+    pending: dict[int, bytes] = {}
+    client = reader(world, got, pending, (FILTER, 1))
+    await publish(world, sender, numbers(3), 1)
+    await world.go(0.3)
+    client.drop()
+    await world.go(0.1)
+    await publish(world, sender, [b"3"], 1)
+    warned = False
+    for number in range(400):
+        sender.send(p.publish("noise", bytes(200), 1, number + 1000))
+        await world.go(0.05)
+        warned = warned or is_warned(world)
+        if not warned:
+            assert world.disk.stream.first == 1
+    assert warned
+    assert world.disk.stream.first > 50
+    reader(world, got, pending)
+    await world.go(0.2)
+    await publish(world, sender, [b"4"], 1)
+    await world.go(0.2)
+    assert got == [b"0", b"1", b"2", b"4"]
+    reached = world.disk.events(ReplayReached)
+    gaps = [event.gap[""] for event in reached if event.gap]
+    assert len(gaps) == 1
+    assert gaps[0][1] >> 20 in [cut.first - 1 for cut in cuts(world)]
+    await world.go(3)  # a checkpoint may be written
+    check_log(world)
 
 
 @in_world(max_ack_pending=1)
@@ -420,38 +402,35 @@ async def test_a_cut_lets_a_live_replay_pass(world: World) -> None:
     check_log(world)
 
 
-def test_a_cut_below_a_replay_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world(keep=0.0, keep_bytes=40000, max_ack_pending=1)
+async def test_a_cut_below_a_replay_that_stands_still(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It must not refer to messages of the removed part that are not repeated behind the cut."""
     monkeypatch.setattr(retention, "_MIN", 2000)
-
-    async def whole() -> None:
-        options = {"keep": 0.0, "keep_bytes": 40_000, "max_ack_pending": 1}
-        async with World(**options).running() as world:
-            sender = await world.connect("s")
-            await publish(world, sender, numbers(3), 2)
-            stuck = await world.connect("r", filters=[(FILTER, 1)])
-            await world.go(0.1)
-            (first,) = [one for one in stuck.received if isinstance(one, Publish)]
-            for number in range(400):
-                sender.send(p.publish("noise", bytes(200), 1, number + 1000))
-                await world.go(0.05)
-                if number % 100 == 50:  # it takes one message while the log is being cut
-                    found = [one for one in stuck.take() if isinstance(one, Publish)]
-                    stuck.send(*(p.puback(one.packet_id or 0) for one in found))
-            assert world.disk.stream.first > 50
-            await world.restart()
-            got: list[bytes] = []
-            reader(world, got, {})
-            await world.go(0.5)
-            again = await world.connect("s")
-            await publish(world, again, [b"7"], 2)
-            await world.go(0.5)
-            assert first.payload == b"0"
-            assert got[-1] == b"7"
-            history = sorted(world.disk.stream.history.items())
-            assert not violations([decode_record(at, data) for at, data in history])
-
-    simulate(whole)
+    sender = await world.connect("s")
+    await publish(world, sender, numbers(3), 2)
+    stuck = await world.connect("r", filters=[(FILTER, 1)])
+    await world.go(0.1)
+    (first,) = [packet for packet in stuck.received if isinstance(packet, Publish)]
+    for number in range(400):
+        sender.send(p.publish("noise", bytes(200), 1, number + 1000))
+        await world.go(0.05)
+        if number % 100 == 50:  # it takes one message while the log is being cut
+            found = [packet for packet in stuck.take() if isinstance(packet, Publish)]
+            stuck.send(*(p.puback(one.packet_id or 0) for one in found))
+    assert world.disk.stream.first > 50
+    await world.restart()
+    got: list[bytes] = []
+    reader(world, got, {})
+    await world.go(0.5)
+    again = await world.connect("s")
+    await publish(world, again, [b"7"], 2)
+    await world.go(0.5)
+    assert first.payload == b"0"
+    assert got[-1] == b"7"
+    history = sorted(world.disk.stream.history.items())
+    assert not violations([decode_record(at, data) for at, data in history])
 
 
 @in_world()
@@ -500,7 +479,7 @@ async def test_output_that_waits_for_the_disk_is_bounded(world: World) -> None:
     assert _AT_GATE <= replay.connection.gated < _AT_GATE + 2 * BYTES_AT_ONCE
     world.log.release()
     await world.go(1)
-    assert len([one for one in client.take() if isinstance(one, Publish)]) == 60
+    assert len([packet for packet in client.take() if isinstance(packet, Publish)]) == 60
 
 
 @in_world(bounds=LimitOptions(max_replays=1))
@@ -604,21 +583,18 @@ FILTERS = [
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_an_index_changes_only_what_is_read(tmp_path: Path, qos: int) -> None:
-    async def whole() -> None:
-        async with World().running() as world:
-            last = await past_with_noise(world)
-            index(world, tmp_path / "index", last)
-            for topic_filter in FILTERS:
-                got, read = await replayed(world, topic_filter, qos, tmp_path / "none")
-                indexed, fewer = await replayed(world, topic_filter, qos, tmp_path / "index")
-                assert indexed == got, topic_filter
-                assert got, topic_filter
-                assert fewer < read, topic_filter
-            assert fewer < last / 2
-            check_log(world)
-
-    simulate(whole)
+@in_world()
+async def test_an_index_changes_only_what_is_read(world: World, tmp_path: Path, qos: int) -> None:
+    last = await past_with_noise(world)
+    index(world, tmp_path / "index", last)
+    for topic_filter in FILTERS:
+        got, read = await replayed(world, topic_filter, qos, tmp_path / "none")
+        indexed, fewer = await replayed(world, topic_filter, qos, tmp_path / "index")
+        assert indexed == got, topic_filter
+        assert got, topic_filter
+        assert fewer < read, topic_filter
+    assert fewer < last / 2
+    check_log(world)
 
 
 @pytest.mark.parametrize("indexed", [False, True])
@@ -699,21 +675,18 @@ def test_a_replay_that_begins_or_ends_in_what_was_given_up(tmp_path: Path, qos: 
 
 
 @pytest.mark.parametrize("damage", ["block", "end", "other log"])
-def test_an_unusable_index_is_not_used(tmp_path: Path, damage: str) -> None:
-    async def whole() -> None:
-        async with World().running() as world:
-            last = await past_with_noise(world)
-            path = tmp_path / "index"
-            index(world, path, last, "FOLDMQ_LOG_b" if damage == "other log" else STREAM)
-            for file in path.iterdir():
-                data = bytearray(file.read_bytes())
-                if damage == "block":
-                    data[20] ^= 1
-                elif damage == "end":
-                    data[-30] ^= 1
-                file.write_bytes(data)
-            got, _ = await replayed(world, FILTER, 1, path)
-            assert got == [b"0", b"1", b"2", b"3", b"4", b"late", b"5"]
-            check_log(world)
-
-    simulate(whole)
+@in_world()
+async def test_an_unusable_index_is_not_used(world: World, tmp_path: Path, damage: str) -> None:
+    last = await past_with_noise(world)
+    path = tmp_path / "index"
+    index(world, path, last, "FOLDMQ_LOG_b" if damage == "other log" else STREAM)
+    for file in path.iterdir():
+        data = bytearray(file.read_bytes())
+        if damage == "block":
+            data[20] ^= 1
+        elif damage == "end":
+            data[-30] ^= 1
+        file.write_bytes(data)
+    got, _ = await replayed(world, FILTER, 1, path)
+    assert got == [b"0", b"1", b"2", b"3", b"4", b"late", b"5"]
+    check_log(world)

@@ -19,10 +19,11 @@ from eventstore.format.positions import format_position
 from eventstore.format.records import Record
 from simulation.chaos import small_checkpoints
 from simulation.log_cuts import cuts
-from simulation.network import SimClient
+from simulation.network import Client5, SimClient
 from simulation.partitions import PartitionWorld, name_in
-from simulation.replaying_clients import Client5, user
+from simulation.replaying_clients import user
 from simulation.two_logs import two
+from simulation.world import runs
 
 FILTER = "$replay/all/t/#"
 Scenario = Callable[[PartitionWorld, PartitionWorld], Awaitable[None]]
@@ -63,171 +64,165 @@ def own_name(here: PartitionWorld, there: PartitionWorld, number: int = 0) -> st
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("number", [0, 1])
-def test_the_past_of_all_logs_by_time_and_then_live(number: int, qos: int) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        both = await senders(here, there)
-        sent = await publish(both, range(40), qos)
-        await here.go(1)
-        world = (here, there)[number]
-        client = reader(world, own_name(here, there, number), FILTER)
-        await here.go(1)
-        assert client.payloads() == sent
-        sent += await publish(both, range(40, 60), qos, pause=0.05)
-        await here.go(1)
-        assert client.payloads() == sent
-
-    two(scenario)
+@runs(two)
+async def test_the_past_of_all_logs_by_time_and_then_live(
+    here: PartitionWorld, there: PartitionWorld, *, number: int, qos: int
+) -> None:
+    both = await senders(here, there)
+    sent = await publish(both, range(40), qos)
+    await here.go(1)
+    world = (here, there)[number]
+    client = reader(world, own_name(here, there, number), FILTER)
+    await here.go(1)
+    assert client.payloads() == sent
+    sent += await publish(both, range(40, 60), qos, pause=0.05)
+    await here.go(1)
+    assert client.payloads() == sent
 
 
 @pytest.mark.parametrize("before", range(0, 60, 6))
-def test_the_seam(before: int) -> None:
+@runs(two)
+async def test_the_seam(here: PartitionWorld, there: PartitionWorld, *, before: int) -> None:
     """Nothing is missing and nothing comes twice, at each moment; each log in its own order."""
-
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        both = await senders(here, there)
-        task = asyncio.create_task(publish(both, range(60), pause=0.002))
-        await asyncio.sleep(before * 0.002 + 0.0005)
-        client = reader(here, own_name(here, there), FILTER)
-        sent = await task
-        await here.go(2)
-        got = client.payloads()
-        for log in range(2):
-            own = [payload for payload in got if int(payload) % 2 == log]
-            assert own == [payload for payload in sent if int(payload) % 2 == log]
-        assert len(got) == len(sent)
-
-    two(scenario)
+    both = await senders(here, there)
+    task = asyncio.create_task(publish(both, range(60), pause=0.002))
+    await asyncio.sleep(before * 0.002 + 0.0005)
+    client = reader(here, own_name(here, there), FILTER)
+    sent = await task
+    await here.go(2)
+    got = client.payloads()
+    for log in range(2):
+        own = [payload for payload in got if int(payload) % 2 == log]
+        assert own == [payload for payload in sent if int(payload) % 2 == log]
+    assert len(got) == len(sent)
 
 
 @pytest.mark.parametrize("at", [0, 1, 17, 38])
-def test_a_client_goes_on_after_any_message_that_it_has(at: int) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        both = await senders(here, there)
-        sent = await publish(both, range(40))
-        await here.go(2 * HELD_SECONDS)
-        first = reader(here, own_name(here, there), FILTER)
-        await here.go(1)
-        properties = user(first.messages()[at])
-        log = at % 2
-        assert properties["foldmq-position"].startswith(f"p{log}:")
-        resume = properties["foldmq-resume"]
-        assert resume.startswith(properties["foldmq-position"] + f",p{1 - log}:")
-        again = reader(there, own_name(here, there, 1), f"$replay/{resume}/t/#")
-        await here.go(1)
-        assert again.payloads() == sent[at + 1 :]
-
-    two(scenario)
-
-
-def test_what_is_granted_and_refused() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        await publish(await senders(here, there), range(4))
-        client = reader(
-            *(here, own_name(here, there), FILTER, "$replay/p0:3/t/#", "$replay/3/t/#"),
-            *("$replay/p0:3,p2:3/t/#", "$replay/p0:3,p1:99999/t/#", "$replay/p0:0,p1:0/t/#"),
-            qos=1,
-        )
-        await here.go(1)
-        suback = next(answer for answer in client.answers() if answer.codes)
-        assert list(suback.codes) == [0, 0x8F, 0x8F, 0x8F, 0x8F, 0]
-        assert sorted(client.payloads()) == sorted(2 * [b"0", b"1", b"2", b"3"])
-        opened = [event for event in here.disk.events() if isinstance(event, ReplayOpened)]
-        assert [set(event.start) for event in opened] == [set(), {"", there.name}]
-
-    two(scenario)
+@runs(two)
+async def test_a_client_goes_on_after_any_message_that_it_has(
+    here: PartitionWorld, there: PartitionWorld, *, at: int
+) -> None:
+    both = await senders(here, there)
+    sent = await publish(both, range(40))
+    await here.go(2 * HELD_SECONDS)
+    first = reader(here, own_name(here, there), FILTER)
+    await here.go(1)
+    properties = user(first.messages()[at])
+    log = at % 2
+    assert properties["foldmq-position"].startswith(f"p{log}:")
+    resume = properties["foldmq-resume"]
+    assert resume.startswith(properties["foldmq-position"] + f",p{1 - log}:")
+    again = reader(there, own_name(here, there, 1), f"$replay/{resume}/t/#")
+    await here.go(1)
+    assert again.payloads() == sent[at + 1 :]
 
 
-def test_a_client_of_mqtt_3_gets_the_granted_qos() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        client = await here.connect(own_name(here, there))
-        client.send(p.subscribe(1, (FILTER, 2), ("t/#", 2)))
-        await here.go(0.1)
-        (suback,) = [packet for packet in client.take() if isinstance(packet, Suback)]
-        assert list(suback.codes) == [0, 2]
+@runs(two)
+async def test_what_is_granted_and_refused(here: PartitionWorld, there: PartitionWorld) -> None:
+    await publish(await senders(here, there), range(4))
+    client = reader(
+        *(here, own_name(here, there), FILTER, "$replay/p0:3/t/#", "$replay/3/t/#"),
+        *("$replay/p0:3,p2:3/t/#", "$replay/p0:3,p1:99999/t/#", "$replay/p0:0,p1:0/t/#"),
+        qos=1,
+    )
+    await here.go(1)
+    suback = next(answer for answer in client.answers() if answer.codes)
+    assert list(suback.codes) == [0, 0x8F, 0x8F, 0x8F, 0x8F, 0]
+    assert sorted(client.payloads()) == sorted(2 * [b"0", b"1", b"2", b"3"])
+    opened = here.disk.events(ReplayOpened)
+    assert [set(event.start) for event in opened] == [set(), {"", there.name}]
 
-    two(scenario)
+
+@runs(two)
+async def test_a_client_of_mqtt_3_gets_the_granted_qos(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    client = await here.connect(own_name(here, there))
+    client.send(p.subscribe(1, (FILTER, 2), ("t/#", 2)))
+    await here.go(0.1)
+    (suback,) = [packet for packet in client.take() if isinstance(packet, Suback)]
+    assert list(suback.codes) == [0, 2]
 
 
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.parametrize("fuse", range(0, 30, 3))
-def test_after_a_kill_nothing_comes_twice_and_a_resumed_client_has_all(
-    killed: int, fuse: int
+@runs(two)
+async def test_after_a_kill_nothing_comes_twice_and_a_resumed_client_has_all(
+    here: PartitionWorld, there: PartitionWorld, *, killed: int, fuse: int
 ) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        both = await senders(here, there)
-        sent = await publish(both, range(12))
-        name = own_name(here, there)
-        first = reader(here, name, FILTER)
-        await here.go(0.004)
-        victim = (here, there)[killed]
-        victim.fuse = fuse
-        await here.go(0.05)
-        victim.fuse = None
-        if victim.up:
-            victim.kill()
-        await victim.crash()
-        await victim.start()
+    both = await senders(here, there)
+    sent = await publish(both, range(12))
+    name = own_name(here, there)
+    first = reader(here, name, FILTER)
+    await here.go(0.004)
+    victim = (here, there)[killed]
+    victim.fuse = fuse
+    await here.go(0.05)
+    victim.fuse = None
+    if victim.up:
+        victim.kill()
+    await victim.crash()
+    await victim.start()
+    await here.go(1)
+    parts = [first]
+    if not first.open:  # the SUBSCRIBE may be lost; a second one continues
+        parts.append(reader(here, name, FILTER))
         await here.go(1)
-        parts = [first]
-        if not first.open:  # the SUBSCRIBE may be lost; a second one continues
-            parts.append(reader(here, name, FILTER))
-            await here.go(1)
-        both = await senders(here, there)
-        sent += await publish(both, range(12, 24))
-        await here.go(2)
-        payloads = [payload for part in parts for payload in part.payloads()]
-        assert len(set(payloads)) == len(payloads)
-        reached = [event for event in here.disk.events() if isinstance(event, ReplayReached)]
-        assert sum(event.sent for event in reached) == len(sent)
-        if killed:
-            assert sorted(payloads, key=int) == sent
-        resume = user(first.messages()[-1])["foldmq-resume"] if first.messages() else "all"
-        again = reader(there, own_name(here, there, 1), f"$replay/{resume}/t/#")
-        await here.go(2)
-        assert sorted(first.payloads() + again.payloads(), key=int) == sent
-
-    two(scenario)
+    both = await senders(here, there)
+    sent += await publish(both, range(12, 24))
+    await here.go(2)
+    payloads = [payload for part in parts for payload in part.payloads()]
+    assert len(set(payloads)) == len(payloads)
+    reached = here.disk.events(ReplayReached)
+    assert sum(event.sent for event in reached) == len(sent)
+    if killed:
+        assert sorted(payloads, key=int) == sent
+    resume = user(first.messages()[-1])["foldmq-resume"] if first.messages() else "all"
+    again = reader(there, own_name(here, there, 1), f"$replay/{resume}/t/#")
+    await here.go(2)
+    assert sorted(first.payloads() + again.payloads(), key=int) == sent
 
 
-def test_the_last_message_of_each_topic_is_the_latest_of_all_logs() -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        both = await senders(here, there)
-        await publish(both, range(12), pause=0.02)
-        await here.go(2 * HELD_SECONDS)
-        client = reader(here, own_name(here, there), "$replay/last/t/#")
-        await here.go(1)
-        assert client.payloads() == [b"9", b"10", b"11"]
-        await publish(both, range(12, 15), pause=0.02)
-        await here.go(1)
-        assert client.payloads()[3:] == [b"12", b"13", b"14"]
-
-    two(scenario)
+@runs(two)
+async def test_the_last_message_of_each_topic_is_the_latest_of_all_logs(
+    here: PartitionWorld, there: PartitionWorld
+) -> None:
+    both = await senders(here, there)
+    await publish(both, range(12), pause=0.02)
+    await here.go(2 * HELD_SECONDS)
+    client = reader(here, own_name(here, there), "$replay/last/t/#")
+    await here.go(1)
+    assert client.payloads() == [b"9", b"10", b"11"]
+    await publish(both, range(12, 15), pause=0.02)
+    await here.go(1)
+    assert client.payloads()[3:] == [b"12", b"13", b"14"]
 
 
 @pytest.mark.parametrize("bound", ["time", "positions"])
-def test_it_ends_in_all_logs(bound: str) -> None:
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        both = await senders(here, there)
-        sent = await publish(both, range(10))
-        await here.go(1)
-        ends = [world.broker.node.journal.durable for world in (here, there)]
-        until = ",".join(f"p{number}:{end}" for number, end in enumerate(ends))
-        if bound == "time":
-            until = f"@{here.broker.node.clock.time_ms() // 1000 + 1}"
-        await here.go(5)
-        later = await publish(both, range(10, 20))
-        client = reader(here, own_name(here, there), f"$replay/all..{until}/t/#")
-        await here.go(20)
-        assert client.payloads() == sent, later
-        reached = [event for event in here.disk.events() if isinstance(event, ReplayReached)]
-        assert reached[-1].state == "ended"
-        assert here.broker.replays.states() == {"ended": 1}
+@runs(two)
+async def test_it_ends_in_all_logs(
+    here: PartitionWorld, there: PartitionWorld, *, bound: str
+) -> None:
+    both = await senders(here, there)
+    sent = await publish(both, range(10))
+    await here.go(1)
+    ends = [world.broker.node.journal.durable for world in (here, there)]
+    until = ",".join(f"p{number}:{end}" for number, end in enumerate(ends))
+    if bound == "time":
+        until = f"@{here.broker.node.clock.time_ms() // 1000 + 1}"
+    await here.go(5)
+    later = await publish(both, range(10, 20))
+    client = reader(here, own_name(here, there), f"$replay/all..{until}/t/#")
+    await here.go(20)
+    assert client.payloads() == sent, later
+    reached = here.disk.events(ReplayReached)
+    assert reached[-1].state == "ended"
+    assert here.broker.replays.states() == {"ended": 1}
 
-    two(scenario)
 
-
-def test_an_own_message_does_not_wait_for_a_log_that_cannot_be_read(
-    monkeypatch: pytest.MonkeyPatch,
+@runs(two)
+async def test_an_own_message_does_not_wait_for_a_log_that_cannot_be_read(
+    here: PartitionWorld, there: PartitionWorld, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read_from = LogReader._read_from
     broken = False
@@ -238,22 +233,17 @@ def test_an_own_message_does_not_wait_for_a_log_that_cannot_be_read(
         await read_from(self, first, fruitless=fruitless)
 
     monkeypatch.setattr(LogReader, "_read_from", fails)
-
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        nonlocal broken
-        both = await senders(here, there)
-        client = reader(here, own_name(here, there), FILTER)
-        await publish(both, range(4))
-        await here.go(1)
-        assert len(client.payloads()) == 4
-        broken = True
-        await publish(both, range(4, 8), pause=0.1)
-        assert [int(payload) for payload in client.payloads()[4:]] == [4, 6]
-        broken = False
-        await here.go(2)
-        assert sorted(map(int, client.payloads())) == list(range(8))
-
-    two(scenario)
+    both = await senders(here, there)
+    client = reader(here, own_name(here, there), FILTER)
+    await publish(both, range(4))
+    await here.go(1)
+    assert len(client.payloads()) == 4
+    broken = True
+    await publish(both, range(4, 8), pause=0.1)
+    assert [int(payload) for payload in client.payloads()[4:]] == [4, 6]
+    broken = False
+    await here.go(2)
+    assert sorted(map(int, client.payloads())) == list(range(8))
 
 
 def test_a_part_of_another_log_that_was_cut_off_unread_is_reported() -> None:
@@ -278,7 +268,7 @@ def test_a_part_of_another_log_that_was_cut_off_unread_is_reported() -> None:
         await here.go(2)
         (message,) = second.messages()
         assert message.payload == b"7"
-        reached = [event for event in here.disk.events() if isinstance(event, ReplayReached)]
+        reached = here.disk.events(ReplayReached)
         (gap,) = [event.gap[there.name] for event in reached if there.name in event.gap]
         assert gap[1] >> 20 in [*before, *(cut.first - 1 for cut in cuts(there))]
         assert f"p1:{format_position(gap[0])}.." in user(message)["foldmq-gap"]
@@ -288,7 +278,10 @@ def test_a_part_of_another_log_that_was_cut_off_unread_is_reported() -> None:
 
 
 @pytest.mark.parametrize("pause", [0.0005, 0.01])
-def test_slow_reading_of_the_other_log(monkeypatch: pytest.MonkeyPatch, pause: float) -> None:
+@runs(two)
+async def test_slow_reading_of_the_other_log(
+    here: PartitionWorld, there: PartitionWorld, *, monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
     decoded = LogReader._decoded
 
     async def slowly(self: LogReader, record: Record) -> Any:
@@ -296,17 +289,13 @@ def test_slow_reading_of_the_other_log(monkeypatch: pytest.MonkeyPatch, pause: f
         return await decoded(self, record)
 
     monkeypatch.setattr(LogReader, "_decoded", slowly)
-
-    async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
-        both = await senders(here, there)
-        sent = await publish(both, range(40), 2)
-        client = reader(here, own_name(here, there), FILTER)
-        sent += await publish(both, range(40, 100), 2, pause=0.005)
-        await here.go(5)
-        assert client.payloads()[:40] == sent[:40]
-        assert sorted(client.payloads()) == sorted(sent)
-
-    two(scenario)
+    both = await senders(here, there)
+    sent = await publish(both, range(40), 2)
+    client = reader(here, own_name(here, there), FILTER)
+    sent += await publish(both, range(40, 100), 2, pause=0.005)
+    await here.go(5)
+    assert client.payloads()[:40] == sent[:40]
+    assert sorted(client.payloads()) == sorted(sent)
 
 
 @pytest.mark.parametrize("more", [-1, 1])

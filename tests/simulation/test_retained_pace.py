@@ -30,18 +30,18 @@ async def film(world: World, camera: SimClient, count: int, first: int = 1) -> N
         await world.go(0.2)
 
 
-def seen(client: SimClient) -> list[bytes]:
-    return [one.payload for one in client.take() if isinstance(one, Publish)]
-
-
 def recorded(world: World) -> int:
-    return sum(isinstance(one, MessagePublished) and one.retain for one in world.disk.events())
+    return sum(
+        isinstance(event, MessagePublished) and event.retain for event in world.disk.events()
+    )
 
 
 async def newest(world: World, name: str) -> list[bytes]:
     """What a new subscriber gets."""
     client = await world.connect(name, clean=True, filters=[("camera/#", 1)])
-    found = seen(client) or [one.payload for one in client.received if isinstance(one, Publish)]
+    found = client.payloads() or [
+        packet.payload for packet in client.received if isinstance(packet, Publish)
+    ]
     client.drop()
     await world.go(0.1)
     return found
@@ -52,7 +52,7 @@ async def test_all_are_delivered_and_one_in_twenty_is_recorded(world: World) -> 
     viewer = await world.connect("viewer", filters=[("camera/#", 1)])
     camera = await world.connect("camera")
     await film(world, camera, 100)
-    assert seen(viewer) == [picture(number) for number in range(1, 101)]
+    assert viewer.payloads() == [picture(number) for number in range(1, 101)]
     assert 4 <= recorded(world) <= 7
     assert await newest(world, "late") == [picture(100)]
     await world.go(6)

@@ -17,9 +17,9 @@ from projections.log_proof import lost_before_cut, statement
 from projections.state.session import SessionState
 from simulation.fold import compare, described, fold
 from simulation.idle_broker import look_rarely
-from simulation.log_cuts import cuts
+from simulation.log_cuts import cuts, publish_noise
 from simulation.rebuilding import rebuilt_later
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import World, in_world
 
 BOUND = 40_000
 
@@ -31,18 +31,6 @@ def _small_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def bounded(**options: float) -> World:
     return World(**{"keep": 0.0, "keep_bytes": BOUND, **options})
-
-
-async def traffic(world: World, client: SimClient, messages: int) -> None:
-    """Publish, one message at a time, so that the log grows."""
-    for number in range(messages):
-        client.send(p.publish("noise", bytes(200), 1, number % 65_535 + 1))
-        await world.go(0.05)
-        client.take()
-
-
-def payloads(client: SimClient) -> list[bytes]:
-    return [one.payload for one in client.take() if isinstance(one, p.Publish)]
 
 
 def size(world: World) -> int:
@@ -64,7 +52,7 @@ async def test_endless_load_needs_bounded_space_and_loses_nothing(world: World) 
     noisy.send(p.pubrel(2))
     most = 0
     for _ in range(8):
-        await traffic(world, noisy, 100)
+        await publish_noise(world, noisy, 100)
         most = max(most, size(world))
     assert most < BOUND * 1.2
     first = world.disk.stream.first
@@ -75,17 +63,17 @@ async def test_endless_load_needs_bounded_space_and_loses_nothing(world: World) 
     await world.restart()
     compare(world)
     away = await world.connect("away", present=True)
-    assert payloads(away) == [b"first", b"second"]
+    assert away.payloads() == [b"first", b"second"]
     reader = await world.connect("reader", filters=[("#", 1)])
     await world.go(0.1)
-    assert payloads(reader) == [b"retained"]
+    assert reader.payloads() == [b"retained"]
     noisy = await world.connect("noisy", present=True)
     noisy.send(p.pubrel(4))
     await world.go(0.1)
-    assert payloads(reader) == [b"not released"]
+    assert reader.payloads() == [b"not released"]
     reader = await world.connect("reader2", filters=[("later", 1)])
     await world.go(0.1)
-    assert payloads(reader) == [b"not released"]
+    assert reader.payloads() == [b"not released"]
     compare(world)
 
 
@@ -98,7 +86,7 @@ async def test_a_cut_log_is_enough(world: World, lost: str) -> None:
     noisy = await world.connect("noisy", filters=[("nothing", 1)])
     noisy.send(p.publish("old/1", b"first", 1, 1, retain=True))
     noisy.send(p.publish("r/2", b"unreleased", 2, 2, retain=True))
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     assert world.disk.stream.first > 1
     await world.go(5)
     before = described(world.broker.node.state)
@@ -114,14 +102,14 @@ async def test_a_cut_log_is_enough(world: World, lost: str) -> None:
     assert before["not_released"] == after["not_released"]
     assert before["sessions"]["away"] == after["sessions"]["away"]
     away = await world.connect("away", present=True)
-    assert payloads(away) == [b"first"]
+    assert away.payloads() == [b"first"]
 
 
 @in_world(keep=800.0)
 async def test_old_records_are_cut_and_recent_ones_stay(world: World) -> None:
     noisy = await world.connect("noisy")
     for _ in range(40):
-        await traffic(world, noisy, 10)
+        await publish_noise(world, noisy, 10)
         await world.go(50)
     records = world.disk.decoded()
     age = (records[-1].time_ms - records[0].time_ms) / 1000
@@ -136,7 +124,7 @@ async def test_nothing_is_cut_when_nothing_is_bounded(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 300)
+    await publish_noise(world, noisy, 300)
     look_rarely(monkeypatch)
     await world.go(20_000)
     assert world.disk.stream.first == 1
@@ -151,7 +139,7 @@ async def test_an_idle_broker_writes_nothing(world: World) -> None:
     for number in range(1, 200):
         noisy.send(p.publish("old", bytes(500), 1, number))
         await world.go(0.05)
-    await traffic(world, noisy, 100)
+    await publish_noise(world, noisy, 100)
     await world.go(30)
     assert size(world) > BOUND
     before = world.disk.stream.last
@@ -166,17 +154,17 @@ async def test_a_message_is_carried_once_for_all_that_wait_for_it(world: World) 
         client.drop()
     noisy = await world.connect("noisy")
     noisy.send(p.publish("old", b"for three", 1, 1))
-    await traffic(world, noisy, 500)
-    carried = [one for one in world.disk.events() if isinstance(one, MessagesCarried)]
+    await publish_noise(world, noisy, 500)
+    carried = world.disk.events(MessagesCarried)
     assert carried
     assert all(one.count == 1 for one in carried)
     for name in ("a1", "a2", "a3"):
         client = await world.connect(name, present=True)
-        assert payloads(client) == [b"for three"]
+        assert client.payloads() == [b"for three"]
         client.send(p.puback(1))
         await world.go(0.1)
-    await traffic(world, noisy, 500)
-    assert not [one for one in world.disk.events() if isinstance(one, MessagesCarried)]
+    await publish_noise(world, noisy, 500)
+    assert not world.disk.events(MessagesCarried)
 
 
 @in_world(bounded)
@@ -184,16 +172,16 @@ async def test_a_will_that_was_armed_long_ago_is_still_sent(world: World) -> Non
     will = p.Will("w", b"it is gone", 1, retain=False)
     watched = await world.connect("watched", will=will)
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     assert world.disk.stream.first > 10
     await world.restart()
     watched = await world.connect("watched", will=will)
     reader = await world.connect("reader", filters=[("w", 1)])
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     watched.drop()
     await world.go(0.2)
-    assert payloads(reader) == [b"it is gone"]
+    assert reader.payloads() == [b"it is gone"]
 
 
 @in_world(bounded)
@@ -226,11 +214,11 @@ async def test_a_session_that_was_replaced_misses_nothing_that_was_cut_off(
     assert asked == [world.broker.sessions.find_session("c")]
     world.broker.kernel.restart(asked[0])
     reader = await world.connect("reader", present=True)
-    assert payloads(reader) == [b"it is gone"]
+    assert reader.payloads() == [b"it is gone"]
     reader.send(p.puback(1))
     noisy = await world.connect("noisy")
     while world.broker.node.log.first < 10:
-        await traffic(world, noisy, 10)
+        await publish_noise(world, noisy, 10)
     may_read.set()
     await world.go(5)
     assert world.failure() is None
@@ -269,49 +257,46 @@ async def test_a_message_that_moves_during_the_search_is_carried(
     monkeypatch.setattr(Retention, "_carry", in_small_steps)
     monkeypatch.setattr(Retention, "_yield_time", released_meanwhile)
     while world.broker.node.log.first == 1:
-        await traffic(world, noisy, 10)
-    assert payloads(receiver) == [b"first", b"second"]
+        await publish_noise(world, noisy, 10)
+    assert receiver.payloads() == [b"first", b"second"]
     receiver.drop()
     await world.go(1)
     again = await world.connect("to", present=True)
-    assert payloads(again) == [b"first", b"second"]
+    assert again.payloads() == [b"first", b"second"]
     compare(world)
 
 
-def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(
+@in_world(bounded, message_cache=1)
+async def test_messages_of_a_failed_session_are_carried_when_it_is_rebuilt(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What made the session fail may have spoilt its state."""
     may_rebuild, carry = rebuilt_later(monkeypatch), Retention._carry
     spoilt: list[SessionState] = []
+    away = await world.connect("away", filters=[("old", 1)])
+    away.drop()
+    noisy = await world.connect("noisy")
+    noisy.send(p.publish("old", b"first", 1, 1))
 
-    async def scenario() -> None:
-        async with bounded(message_cache=1).running() as world:
-            away = await world.connect("away", filters=[("old", 1)])
-            away.drop()
-            noisy = await world.connect("noisy")
-            noisy.send(p.publish("old", b"first", 1, 1))
+    async def after_a_failure(retention_: Retention, before: Position) -> None:
+        if not spoilt:
+            session = world.broker.sessions.session("away")
+            spoilt.append(session.state)
+            session.state.waiting.clear()
+            world.broker.kernel.restart(session)
+            await world.calm()
+            asyncio.get_running_loop().call_later(1.0, may_rebuild.set)
+        await carry(retention_, before)
 
-            async def after_a_failure(retention_: Retention, before: Position) -> None:
-                if not spoilt:
-                    session = world.broker.sessions.session("away")
-                    spoilt.append(session.state)
-                    session.state.waiting.clear()
-                    world.broker.kernel.restart(session)
-                    await world.calm()
-                    asyncio.get_running_loop().call_later(1.0, may_rebuild.set)
-                await carry(retention_, before)
-
-            monkeypatch.setattr(Retention, "_carry", after_a_failure)
-            while world.broker.node.log.first == 1:
-                await traffic(world, noisy, 10)
-            assert len(spoilt) == 1
-            await world.go(5)
-            again = await world.connect("away", present=True)
-            assert payloads(again) == [b"first"]
-            compare(world)
-
-    simulate(scenario)
+    monkeypatch.setattr(Retention, "_carry", after_a_failure)
+    while world.broker.node.log.first == 1:
+        await publish_noise(world, noisy, 10)
+    assert len(spoilt) == 1
+    await world.go(5)
+    again = await world.connect("away", present=True)
+    assert again.payloads() == [b"first"]
+    compare(world)
 
 
 @pytest.mark.parametrize(
@@ -327,34 +312,34 @@ async def test_killed_at_any_step_of_a_checkpoint_or_a_cut(world: World, steps: 
     noisy = await world.connect("noisy")
     noisy.send(p.publish("old/1", b"first", 1, 1), p.publish("k", b"kept", 1, 2, retain=True))
     while world.broker.node.log.first == 1:
-        await traffic(world, noisy, 10)
+        await publish_noise(world, noisy, 10)
     first = world.broker.node.log.first
-    await traffic(world, noisy, 60)
+    await publish_noise(world, noisy, 60)
     world.fuse = steps * 8
     for _ in range(400):
         if not world.up:
             break
-        await traffic(world, noisy, 1)
+        await publish_noise(world, noisy, 1)
     if world.up:
         world.kill()
     await world.crash()
     await world.start_with_retries()
     compare(world)
     noisy = await world.connect("noisy", present=True)
-    await traffic(world, noisy, 300)
+    await publish_noise(world, noisy, 300)
     assert world.disk.stream.first > first
     compare(world)
     await world.restart()
     compare(world)
     away = await world.connect("away", present=True)
-    assert payloads(away) == [b"first"]
+    assert away.payloads() == [b"first"]
     assert described(fold(world.disk.decoded()))["retained"][0][1] == b"kept"
 
 
 @in_world(bounded)
 async def test_removed_records_are_detected(world: World) -> None:
     noisy = await world.connect("noisy")
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     await world.go(5)
     await world.crash()
     world.disk.stream.purge(world.disk.stream.last)
@@ -371,7 +356,7 @@ async def test_a_cut_keeps_what_salvages_gave_up_before_it(world: World) -> None
     node = world.broker.node
     node.emit(LogSalvaged(2, 3, "", 2, 90, 3, "/old", "root@h", "1", begins_ms=7, ends_ms=9))
     node.state.reach(node.journal.last + 1)  # later records are those of this broker
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     lost = [2, 3, 2, 7, 9]
     assert world.disk.stream.first > 10
     assert cuts(world)[-1].lost == [lost]
@@ -379,7 +364,7 @@ async def test_a_cut_keeps_what_salvages_gave_up_before_it(world: World) -> None
     assert world.broker.node.state.proof.doubts == []
     noisy = await world.connect("noisy", present=True)
     before = cuts(world)[-1].first
-    await traffic(world, noisy, 400)
+    await publish_noise(world, noisy, 400)
     assert cuts(world)[-1].first > before
     assert cuts(world)[-1].lost == [lost]
     (doubt,) = lost_before_cut(cuts(world)[-1].lost)

@@ -80,7 +80,7 @@ async def test_a_log_and_its_keys_from_before_an_erasure_have_the_contents(
     await restore()
     assert not events(world, ErasureRequested)
     late = await world.connect("late", filters=[("#", 1)])
-    assert sorted(one.payload for one in late.received) == sorted([SECRET, OTHER, PLAIN])
+    assert sorted(packet.payload for packet in late.received) == sorted([SECRET, OTHER, PLAIN])
     await check_promises(world)
 
 

@@ -36,8 +36,8 @@ async def test_a_batch_is_cut_into_one_piece_for_each_member(world: World, qos: 
     shares = [numbers(member) for member in some]
     assert shares == [[*range(1, 11)], [*range(11, 21)], [*range(21, 31)]]
     events = world.disk.events()
-    assert len([one for one in events if isinstance(one, Assigned)]) == (3 if qos else 0)
-    assert len([one for one in events if isinstance(one, Delivered)]) == (3 if qos else 0)
+    assert len([event for event in events if isinstance(event, Assigned)]) == (3 if qos else 0)
+    assert len([event for event in events if isinstance(event, Delivered)]) == (3 if qos else 0)
     await world.go(0.1)
     prove(world)
 
@@ -72,7 +72,7 @@ async def test_messages_wait_in_the_group_until_a_member_has_room(world: World) 
     await world.go(0.1)
     assert numbers(one, ack=False) == [1, 2]
     assert numbers(two) == [3, 4]
-    queued = [event for event in world.disk.events() if isinstance(event, Queued)]
+    queued = world.disk.events(Queued)
     assert {event.session for event in queued} == {SHARED}
     rest: list[int] = []
     for _ in range(5):
@@ -110,7 +110,7 @@ async def test_unacknowledged_messages_go_to_others_in_order(world: World) -> No
     one.drop()
     await world.go(0.1)
     assert numbers(two) == [1, 2, 3, 4]
-    returned = [event for event in world.disk.events() if isinstance(event, Returned)]
+    returned = world.disk.events(Returned)
     assert [(event.session, event.filter) for event in returned] == [("m1", SHARED)]
     await world.go(0.1)
     again = await world.connect("m1", present=True)
@@ -195,7 +195,7 @@ async def test_a_group_ends_with_its_last_member_and_can_start_again(world: Worl
     two.send(p.unsubscribe(3, SHARED))
     await world.go(0.1)
     assert SHARED not in world.broker.node.state.sessions
-    ended = [one for one in world.disk.events() if isinstance(one, SessionExpired)]
+    ended = world.disk.events(SessionExpired)
     assert [(event.session, event.reason) for event in ended] == [(SHARED, "no_members")]
     sender = await world.connect("d")
     publish(sender, 1)
@@ -334,7 +334,9 @@ async def test_a_topic_stays_with_its_member_if_configured(world: World) -> None
         for at, topic in enumerate(topics):
             publish(sender, turn * 20 + at + 1, topic=topic)
         await world.go(0.1)
-    found = [[one.topic for one in member.take() if isinstance(one, Publish)] for member in some]
+    found = [
+        [packet.topic for packet in member.take() if isinstance(packet, Publish)] for member in some
+    ]
     assert Counter(chain(*found)) == dict.fromkeys(topics, 3)
     assert all(found)
     assert sum(len(set(each)) for each in found) == len(topics)

@@ -65,9 +65,9 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
             await world.go(0.5)
             shares: list[list[tuple[str, int]]] = []
             for member in some:
-                got = [one for one in member.take() if isinstance(one, Publish)]
-                shares.append([(one.topic, int(one.payload)) for one in got])
-                member.send(*(p.puback(one.packet_id) for one in got if one.packet_id))
+                got = [packet for packet in member.take() if isinstance(packet, Publish)]
+                shares.append([(packet.topic, int(packet.payload)) for packet in got])
+                member.send(*(p.puback(packet.packet_id) for packet in got if packet.packet_id))
             assert sorted(number for _, number in chain(*shares)) == [*range(1, 101)]
             for share in shares[::2]:
                 assert all(topic != "a/secret" for topic, _ in share)
@@ -79,41 +79,39 @@ def test_a_batch_is_divided_in_steps_among_members_that_may_not_have_all(
 
 @pytest.mark.plain
 @pytest.mark.parametrize("qos", [0, 1])
-def test_comparisons_in_a_turn_are_bounded(qos: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_comparisons_in_a_turn_are_bounded(
+    world: World, qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Members that may not have all messages, times topics; however many batches come in it."""
     monkeypatch.setattr(shared_delivery, "_SERVED_AT_ONCE", 8)
     monkeypatch.setattr(shared_delivery, "_COMPARED_AT_ONCE", 64)
     steps: list[tuple[int, int]] = []
+    assign = BalancedChoice.assign
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            assign = BalancedChoice.assign
+    def counted(self: BalancedChoice, topics: list[bytes], rows: Rows) -> Assignment:
+        kernel = world.broker.kernel
+        turn = kernel.turns + kernel.parts
+        steps.append((turn, len(rows.rooms) * len({*rows.alike})))
+        return assign(self, topics, rows)
 
-            def counted(self: BalancedChoice, topics: list[bytes], rows: Rows) -> Assignment:
-                kernel = world.broker.kernel
-                turn = kernel.turns + kernel.parts
-                steps.append((turn, len(rows.rooms) * len({*rows.alike})))
-                return assign(self, topics, rows)
-
-            names = [f"m{number:02}" for number in range(16)]
-            permit(world, RULES.format(denied=", ".join(f"'{name}'" for name in names[1:])))
-            some = await members(world, *names, qos=qos)
-            senders = [await world.connect(f"d{number}") for number in range(4)]
-            await world.go(2)
-            monkeypatch.setattr(BalancedChoice, "assign", counted)
-            for sender in senders:
-                sender.send(
-                    *(p.publish(f"a/{at}", b"%d" % at, qos, at if qos else None) for at in (1, 2)),
-                    *(p.publish("a/secret", b"%d" % at, qos, at if qos else None) for at in (3, 4)),
-                    *(p.publish(f"a/{at}", b"%d" % at, qos, at if qos else None) for at in (5, 6)),
-                )
-            await world.go(0.5)
-            got = sorted(number for member in some for number in numbers(member))
-            assert got == sorted([*range(1, 7)] * len(senders))
-            await world.go(0.1)
-            prove(world)
-
-    simulate(scenario)
+    names = [f"m{number:02}" for number in range(16)]
+    permit(world, RULES.format(denied=", ".join(f"'{name}'" for name in names[1:])))
+    some = await members(world, *names, qos=qos)
+    senders = [await world.connect(f"d{number}") for number in range(4)]
+    await world.go(2)
+    monkeypatch.setattr(BalancedChoice, "assign", counted)
+    for sender in senders:
+        sender.send(
+            *(p.publish(f"a/{at}", b"%d" % at, qos, at if qos else None) for at in (1, 2)),
+            *(p.publish("a/secret", b"%d" % at, qos, at if qos else None) for at in (3, 4)),
+            *(p.publish(f"a/{at}", b"%d" % at, qos, at if qos else None) for at in (5, 6)),
+        )
+    await world.go(0.5)
+    got = sorted(number for member in some for number in numbers(member))
+    assert got == sorted([*range(1, 7)] * len(senders))
+    await world.go(0.1)
+    prove(world)
     turns = [turn for turn, _ in steps]
     assert max(compared for _, compared in steps) <= 64
     assert len(turns) == len(set(turns))
@@ -156,31 +154,28 @@ async def test_another_strategy_applies_after_a_reload(world: World) -> None:
     assert await shares(7) == [0, 6]
 
 
-def test_a_busy_group_serves_members_in_larger_pieces_and_alike(
+@in_world()
+async def test_a_busy_group_serves_members_in_larger_pieces_and_alike(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(shared_delivery, "_BUSY", 400)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            some = await members(world, *(f"m{number}" for number in range(5)))
-            sender = await world.connect("d")
-            got = [0] * len(some)
-            pieces: list[int] = []
-            for begin in range(0, 4000, 200):
-                pids = range(begin + 1, begin + 201)
-                sender.send(*(p.publish("a/x", b"%d" % pid, 1, pid) for pid in pids))
-                await world.go(0.005)
-                for at, member in enumerate(some):
-                    came = [one for one in member.take() if isinstance(one, Publish)]
-                    got[at] += len(came)
-                    if begin >= 800 and came:
-                        pieces.append(len(came))
-                    if came:
-                        member.send(*(p.puback(one.packet_id or 0) for one in came))
-            assert sum(got) == 4000
-            assert min(pieces) >= 50
-            assert max(got) - min(got) <= 100
-            prove(world)
-
-    simulate(scenario)
+    some = await members(world, *(f"m{number}" for number in range(5)))
+    sender = await world.connect("d")
+    got = [0] * len(some)
+    pieces: list[int] = []
+    for begin in range(0, 4000, 200):
+        pids = range(begin + 1, begin + 201)
+        sender.send(*(p.publish("a/x", b"%d" % pid, 1, pid) for pid in pids))
+        await world.go(0.005)
+        for at, member in enumerate(some):
+            came = [packet for packet in member.take() if isinstance(packet, Publish)]
+            got[at] += len(came)
+            if begin >= 800 and came:
+                pieces.append(len(came))
+            if came:
+                member.send(*(p.puback(one.packet_id or 0) for one in came))
+    assert sum(got) == 4000
+    assert min(pieces) >= 50
+    assert max(got) - min(got) <= 100
+    prove(world)

@@ -24,13 +24,15 @@ NAMES = {
 
 
 def publishes(client: SimClient) -> list[Publish]:
-    return [one for one in client.take() if isinstance(one, Publish)]
+    return [packet for packet in client.take() if isinstance(packet, Publish)]
 
 
 def values(client: SimClient) -> dict[str, str]:
     """What came since the last time, by topic without its root; each topic once."""
     received = publishes(client)
-    found = {one.topic.removeprefix("$SYS/broker/"): one.payload.decode() for one in received}
+    found = {
+        packet.topic.removeprefix("$SYS/broker/"): packet.payload.decode() for packet in received
+    }
     assert len(found) == len(received)
     return found
 
@@ -43,7 +45,7 @@ def reload(world: World, **values: float) -> None:
 
 
 def subscribe(client: SimClient, *filters: str) -> None:
-    client.send(p.subscribe(9, *((one, 1) for one in filters)))
+    client.send(p.subscribe(9, *((topic_filter, 1) for topic_filter in filters)))
 
 
 @in_world()
@@ -54,9 +56,9 @@ async def test_a_subscriber_gets_the_current_values_as_retained_messages(world: 
     await world.go(0.1)
     suback, *received = client.take()
     assert isinstance(suback, p.Suback)
-    assert all(isinstance(one, Publish) for one in received)
-    assert {(one.qos, one.retain) for one in received} == {(0, True)}
-    topics = [one.topic for one in received]
+    assert all(isinstance(packet, Publish) for packet in received)
+    assert {(packet.qos, packet.retain) for packet in received} == {(0, True)}
+    topics = [packet.topic for packet in received]
     assert topics[0] == "$SYS/broker/uptime"
     assert sorted(topics[1:]) == [
         f"$SYS/broker/clients/{name}"
@@ -121,8 +123,8 @@ async def test_clients_cannot_publish_there(world: World) -> None:
     await world.go(1)
     assert publishes(reader) == []
     late = await world.connect("late", filters=[("$SYS/broker/uptime", 0)])
-    assert "lie" not in {one.payload.decode() for one in late.received}  # type: ignore[union-attr]
-    (dropped,) = [one for one in world.disk.events() if isinstance(one, MessageDropped)]
+    assert "lie" not in {packet.payload.decode() for packet in late.received}  # type: ignore[union-attr]
+    (dropped,) = world.disk.events(MessageDropped)
     assert dropped.reason == "reserved_topic"
 
 
@@ -133,7 +135,7 @@ async def test_nothing_of_it_is_in_the_log(world: World) -> None:
     await world.go(30)
     assert len(publishes(client)) > 30
     assert len(world.disk.events()) == before
-    assert not any(isinstance(one, MessagePublished) for one in world.disk.events())
+    assert not any(isinstance(event, MessagePublished) for event in world.disk.events())
 
 
 @in_world()
@@ -161,13 +163,13 @@ async def test_a_new_interval_counts_from_the_reload_on(world: World) -> None:
     assert publishes(client)[0].payload == b"0 seconds"
     reload(world, sys_interval=3.0)
     await world.go(7)
-    assert [one.payload for one in publishes(client)] == [b"3 seconds", b"6 seconds"]
+    assert [packet.payload for packet in publishes(client)] == [b"3 seconds", b"6 seconds"]
     reload(world, sys_interval=0.0)
     await world.go(60)
     assert publishes(client) == []
     reload(world, sys_interval=100.0)
     await world.go(101)
-    assert [one.payload for one in publishes(client)] == [b"167 seconds"]
+    assert [packet.payload for packet in publishes(client)] == [b"167 seconds"]
 
 
 @in_world()
@@ -182,7 +184,7 @@ async def test_queued_and_retained_messages_count_as_stored(world: World) -> Non
     client.take()
     subscribe(client, "$SYS/broker/store/#", "$SYS/broker/messages/stored")
     await world.go(1)
-    found = {one.topic: one.payload for one in publishes(client)}
+    found = {packet.topic: packet.payload for packet in publishes(client)}
     assert found == {
         "$SYS/broker/messages/stored": b"11",
         "$SYS/broker/store/messages/count": b"11",
@@ -254,7 +256,13 @@ def test_the_same_simulation_gives_the_same_values() -> None:
             client = await world.connect("c", filters=[("$SYS/#", 0)])
             await world.go(20)
             received = [*client.received, *client.take()]
-            told.append([(one.topic, one.payload) for one in received if isinstance(one, Publish)])
+            told.append(
+                [
+                    (packet.topic, packet.payload)
+                    for packet in received
+                    if isinstance(packet, Publish)
+                ]
+            )
 
     simulate(scenario)
     simulate(scenario)

@@ -27,7 +27,7 @@ async def use(world: World, client: SimClient) -> None:
 
 
 def takeovers(world: World) -> int:
-    return sum(isinstance(one, SessionTakenOver) for one in world.disk.events())
+    return sum(isinstance(event, SessionTakenOver) for event in world.disk.events())
 
 
 @in_world(takeover_delay=1.0)

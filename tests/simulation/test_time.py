@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def publishes(client: SimClient) -> list[Publish]:
-    return [one for one in client.take() if isinstance(one, Publish)]
+    return [packet for packet in client.take() if isinstance(packet, Publish)]
 
 
 @pytest.mark.mqtt("MQTT-3.1.2-24")
@@ -33,7 +33,7 @@ async def test_silence_of_one_and_a_half_keep_alives_closes(world: World) -> Non
     assert client.open
     await world.go(0.3)
     assert not client.open
-    closed = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
+    closed = world.disk.events(SessionClosed)
     assert [one.reason for one in closed] == ["keep_alive"]
 
 
@@ -111,7 +111,7 @@ async def test_redelivery_does_not_become_more_frequent_with_time(world: World) 
     client.send(p.publish("a", b"x", 1, 1))
     await world.go(30 * 20 + 10)
     assert 18 <= len(publishes(client)) <= 21
-    again = [one for one in world.disk.events() if isinstance(one, Redelivered)]
+    again = world.disk.events(Redelivered)
     assert len(again) <= 20
     assert len(world.broker.node.timers) < 10
 
@@ -141,7 +141,7 @@ async def test_an_offline_session_expires(world: World, *, restart: bool) -> Non
     await world.go(10)
     assert list(world.broker.node.state.sessions) == ["stays"]
     assert stays.open
-    gone = [one for one in world.disk.events() if isinstance(one, SessionExpired)]
+    gone = world.disk.events(SessionExpired)
     assert [one.session for one in gone] == ["c"]
     assert world.broker.node.router.subscriptions == 0
     await world.connect("c", present=False)

@@ -117,58 +117,54 @@ async def test_a_message_to_many_receivers_is_delivered_in_steps_and_in_order(
     if qos != 2:
         assert fast_path.fan_out.handled - handled >= len(names) // 7
     for client in receivers:
-        got = [one for one in client.take() if isinstance(one, Publish)]
-        assert [one.payload for one in got] == [b"1", b"2", b"3"]
-        assert all(one.qos == qos for one in got)
+        got = [packet for packet in client.take() if isinstance(packet, Publish)]
+        assert [packet.payload for packet in got] == [b"1", b"2", b"3"]
+        assert all(packet.qos == qos for packet in got)
 
 
-def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end() -> None:
+@in_world()
+async def test_input_behind_a_message_to_many_receivers_is_handled_before_the_end(
+    world: World,
+) -> None:
     """The connections end while their input waits; DISCONNECT is among it: no will is published."""
+    for at in range(300):
+        await world.connect(f"s{at}", filters=[("t", 2)])
+    watcher = await world.connect("w", filters=[("will/#", 1), ("b/#", 1)])
+    other = await world.connect("c")
+    await world.connect("p", will=p.Will("will/p", b"will"))
+    second = await world.connect("b", will=p.Will("will/b", b"will"))
+    other.send(p.publish("t", b"first"))
+    second.send(p.publish("b/x", b"first"))
+    await world.go(SETTLED)
+    watcher.take()
+    fast_path, kernel = world.broker.fast_path, world.broker.kernel
+    fast_path.delivered_at_once = fast_path.fan_out.step = 7
+    kernel.turn_slice = 0.0
+    connections = [world.broker.sessions.find_session(name).connection for name in ("p", "b")]  # type: ignore[union-attr]
+    loop, cut, cuts = asyncio.get_running_loop(), kernel.turn_split, 0
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            for at in range(300):
-                await world.connect(f"s{at}", filters=[("t", 2)])
-            watcher = await world.connect("w", filters=[("will/#", 1), ("b/#", 1)])
-            other = await world.connect("c")
-            await world.connect("p", will=p.Will("will/p", b"will"))
-            second = await world.connect("b", will=p.Will("will/b", b"will"))
-            other.send(p.publish("t", b"first"))
-            second.send(p.publish("b/x", b"first"))
-            await world.go(SETTLED)
-            watcher.take()
-            fast_path, kernel = world.broker.fast_path, world.broker.kernel
-            fast_path.delivered_at_once = fast_path.fan_out.step = 7
-            kernel.turn_slice = 0.0
-            connections = [
-                world.broker.sessions.find_session(name).connection for name in ("p", "b")
-            ]  # type: ignore[union-attr]
-            loop, cut, cuts = asyncio.get_running_loop(), kernel.turn_split, 0
+    def between(number: int) -> None:
+        one, two = connections
+        if number == 1:
+            behind = p.publish("b/y", b"behind") + p.disconnect()
+            one.data_received(p.publish("t", b"many") + behind)  # type: ignore[union-attr]
+            two.data_received(p.publish("b/x", b"late") + p.disconnect())  # type: ignore[union-attr]
+        elif number == 4:
+            one.connection_lost(None)  # type: ignore[union-attr]
+            two.connection_lost(None)  # type: ignore[union-attr]
 
-            def between(number: int) -> None:
-                one, two = connections
-                if number == 1:
-                    behind = p.publish("b/y", b"behind") + p.disconnect()
-                    one.data_received(p.publish("t", b"many") + behind)  # type: ignore[union-attr]
-                    two.data_received(p.publish("b/x", b"late") + p.disconnect())  # type: ignore[union-attr]
-                elif number == 4:
-                    one.connection_lost(None)  # type: ignore[union-attr]
-                    two.connection_lost(None)  # type: ignore[union-attr]
+    def turn_cut() -> None:
+        nonlocal cuts
+        cut()
+        cuts += 1
+        loop.call_soon(between, cuts)
 
-            def turn_cut() -> None:
-                nonlocal cuts
-                cut()
-                cuts += 1
-                loop.call_soon(between, cuts)
-
-            kernel.turn_split = turn_cut
-            other.send(p.publish("t", b"many before"))
-            await world.go(2)
-            assert cuts > 4
-            got = [one.payload for one in watcher.take() if isinstance(one, Publish)]
-            assert sorted(got) == [b"behind", b"late"]
-
-    simulate(scenario)
+    kernel.turn_split = turn_cut
+    other.send(p.publish("t", b"many before"))
+    await world.go(2)
+    assert cuts > 4
+    got = watcher.payloads()
+    assert sorted(got) == [b"behind", b"late"]
 
 
 @in_world()
@@ -188,9 +184,7 @@ async def test_properties_that_differ_in_each_message(world: World) -> None:
     for at, client in enumerate(publishers):
         assert client.open == (at < 5)
     for at, client in enumerate(subscribers):
-        assert [one.payload for one in client.take() if isinstance(one, Publish)] == (
-            [b"x"] if at < 5 else []
-        )
+        assert client.payloads() == ([b"x"] if at < 5 else [])
 
 
 def test_receivers_with_long_names_do_not_make_an_event_too_large(
@@ -211,7 +205,7 @@ def test_receivers_with_long_names_do_not_make_an_event_too_large(
             await world.go(2)
             assert p.Puback(1) in publisher.take()
             for client in receivers:
-                assert [one.payload for one in client.take() if isinstance(one, Publish)] == [b"x"]
+                assert client.payloads() == [b"x"]
 
     simulate(scenario)
 
@@ -513,6 +507,6 @@ async def test_reads_of_one_client_keep_their_order_when_a_turn_is_split(world: 
     connection.data_received(p.publish("t", b"3", 1, 3))
     await world.go(3)
     for client in receivers:
-        got = [one.payload for one in client.take() if isinstance(one, Publish)]
+        got = client.payloads()
         assert got == [b"x", b"1", b"2", b"3"]
-    assert [one.packet_id for one in sender.take() if isinstance(one, Puback)] == [1, 2, 3]
+    assert [packet.packet_id for packet in sender.take() if isinstance(packet, Puback)] == [1, 2, 3]

@@ -14,10 +14,9 @@ from actors.limits.limit_options import LimitOptions, Quota
 from actors.node.read_pause import ReadPause
 from actors.session import lifecycle, publisher, subscription_handler
 from actors.session.session_messages import NEXT_TURN, Freeze, Packets
-from actors.session.subscription_handler import SubscriptionRate
 from eventstore.format.events import SessionClosed, Subscribed
 from protocol.mqtt.packets import Publishes, Subscribe
-from simulation.world import SimClient, World, in_world, simulate
+from simulation.world import SimClient, World, in_world
 
 MANY = [(f"many/{number}", 1) for number in range(1000)]
 SOME = MANY[:500]
@@ -33,7 +32,7 @@ async def test_a_large_subscribe_is_granted_in_parts_and_answered_once(world: Wo
     (answer,) = client.take()
     assert isinstance(answer, p.Suback)
     assert list(answer.codes) == [1] * len(MANY)
-    granted = [one for one in world.disk.events() if isinstance(one, Subscribed)]
+    granted = world.disk.events(Subscribed)
     assert len(granted) == -(-len(MANY) // subscription_handler._FILTERS_AT_ONCE)
     assert world.broker.kernel.parts - parts >= len(granted) - 1
 
@@ -47,31 +46,29 @@ async def test_long_filters_are_granted_and_removed_a_few_at_a_time(world: World
         client.send(packet)
         await world.go(0.5)
         parts.append(world.broker.kernel.parts)
-    assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
+    assert [type(packet) for packet in client.take()] == [p.Suback, p.Unsuback]
     assert world.broker.node.router.subscriptions == 0
     granted, removed = (after - before for before, after in itertools.pairwise(parts))
     assert min(granted, removed) >= len(long) // 2 - 1
 
 
-def test_others_come_between_the_parts_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_world()
+async def test_others_come_between_the_parts_of_one_client(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernel, "LATER_SLICE", 0.0)  # one part for each visit of the loop
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            slow, quick = await world.connect("slow"), await world.connect("quick")
-            await world.go(2)
-            slow.send(p.subscribe(7, *MANY))
-            quick.send(p.publish("t", b"x", 1, 1))
-            for _ in range(15):  # visits of the loop
-                await asyncio.sleep(0)
-            assert 0 < world.broker.node.router.subscriptions < len(MANY)
-            # The message was taken meanwhile: it is in the log's next record.
-            assert world.broker.node.counters.received[1] == 1
-            await world.go(1)
-            assert [type(one) for one in quick.take()] == [p.Puback]
-            assert world.broker.node.router.subscriptions == len(MANY)
-
-    simulate(scenario)
+    slow, quick = await world.connect("slow"), await world.connect("quick")
+    await world.go(2)
+    slow.send(p.subscribe(7, *MANY))
+    quick.send(p.publish("t", b"x", 1, 1))
+    for _ in range(15):  # visits of the loop
+        await asyncio.sleep(0)
+    assert 0 < world.broker.node.router.subscriptions < len(MANY)
+    # The message was taken meanwhile: it is in the log's next record.
+    assert world.broker.node.counters.received[1] == 1
+    await world.go(1)
+    assert [type(packet) for packet in quick.take()] == [p.Puback]
+    assert world.broker.node.router.subscriptions == len(MANY)
 
 
 @in_world()
@@ -85,9 +82,9 @@ async def test_packets_after_a_large_subscribe_wait_for_it(world: World) -> None
     )
     await world.go(1)
     taken = client.take()
-    kinds = [type(one) for one in taken if not isinstance(one, p.Publish)]
+    kinds = [type(packet) for packet in taken if not isinstance(packet, p.Publish)]
     assert kinds == [p.Suback, p.Puback, p.Pingresp, p.Unsuback]
-    assert sum(isinstance(one, p.Publish) for one in taken) == 1
+    assert sum(isinstance(packet, p.Publish) for packet in taken) == 1
     assert not world.broker.sessions.find_session("c").connection.paused  # type: ignore[union-attr]
 
 
@@ -129,7 +126,7 @@ async def test_a_session_with_many_subscriptions_is_resumed_and_ends(world: Worl
     await world.go(1)
     client = await world.connect("c", present=True)
     await world.go(0.5)
-    found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
+    found = client.payloads()
     assert found == [b"away"]
     assert world.broker.node.router.subscriptions == len(SOME)
     again = await world.connect("c", clean=True, present=False)
@@ -139,7 +136,7 @@ async def test_a_session_with_many_subscriptions_is_resumed_and_ends(world: Worl
     await world.go(0.1)
     writer.send(p.publish("many/5", b"there", 1, 2))
     await world.go(0.5)
-    assert [one.payload for one in again.take() if isinstance(one, p.Publish)] == [b"there"]
+    assert again.payloads() == [b"there"]
 
 
 @in_world()
@@ -160,7 +157,7 @@ async def test_a_session_with_very_many_subscriptions_is_not_frozen_nor_after_a_
     await world.go(1)
     client = await world.connect("c", present=True)
     await world.go(0.5)
-    found = [one.payload for one in client.take() if isinstance(one, p.Publish)]
+    found = client.payloads()
     assert found == [b"away"]
 
 
@@ -178,9 +175,9 @@ async def test_many_retained_messages_are_replayed_in_order_of_age(world: World)
         await world.go(0.2)
     reader = await world.connect("r", filters=[("r/#", 1)])
     await world.go(2)
-    taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-    assert [one.payload for one in taken] == [b"%d" % n for n in range(count)]
-    assert all(one.retain for one in taken)
+    taken = [packet for packet in reader.take() if isinstance(packet, p.Publish)]
+    assert [packet.payload for packet in taken] == [b"%d" % n for n in range(count)]
+    assert all(packet.retain for packet in taken)
 
 
 class Behind(LoopActor):
@@ -224,67 +221,58 @@ async def test_nothing_is_published_while_many_retained_messages_are_replayed(
     kernel.tell(behind, (writing, Packets(writing.connection, [news])))
     await world.go(1)
     assert bool(turn_slice) or kernel.splits > splits
-    taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-    assert [(one.payload, one.retain) for one in taken] == [
+    taken = [packet for packet in reader.take() if isinstance(packet, p.Publish)]
+    assert [(packet.payload, packet.retain) for packet in taken] == [
         *[(b"old", True)] * count,
         *[(b"new", False)] * 3,
     ]
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
-    monkeypatch: pytest.MonkeyPatch, qos: int
+@in_world()
+async def test_a_burst_of_topics_is_matched_in_parts_and_keeps_its_order(
+    world: World, monkeypatch: pytest.MonkeyPatch, qos: int
 ) -> None:
     monkeypatch.setattr(publisher, "_ENOUGH", 0.0)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            world.broker.node.router.routes.matched_at_once = 10
-            reader = await world.connect("r", filters=[("t/#", 2)])
-            writer = await world.connect("w")
-            await world.go(2)
-            writer.send(
-                *(p.publish(f"t/{n}", b"%d" % n, qos, n + 1 if qos else None) for n in range(300))
-            )
-            await world.go(1)
-            if qos == 2:
-                writer.send(*(p.pubrel(n + 1) for n in range(300)))
-                await world.go(1)
-            taken = [one for one in reader.take() if isinstance(one, p.Publish)]
-            assert [one.payload for one in taken] == [b"%d" % n for n in range(300)]
-            kind = {0: None, 1: p.Puback, 2: p.Pubcomp}[qos]
-            if kind is not None:
-                answers = [one for one in writer.take() if isinstance(one, kind)]
-                assert [one.packet_id for one in answers] == list(range(1, 301))
-
-    simulate(scenario)
+    world.broker.node.router.routes.matched_at_once = 10
+    reader = await world.connect("r", filters=[("t/#", 2)])
+    writer = await world.connect("w")
+    await world.go(2)
+    writer.send(*(p.publish(f"t/{n}", b"%d" % n, qos, n + 1 if qos else None) for n in range(300)))
+    await world.go(1)
+    if qos == 2:
+        writer.send(*(p.pubrel(n + 1) for n in range(300)))
+        await world.go(1)
+    taken = [packet for packet in reader.take() if isinstance(packet, p.Publish)]
+    assert [packet.payload for packet in taken] == [b"%d" % n for n in range(300)]
+    kind = {0: None, 1: p.Puback, 2: p.Pubcomp}[qos]
+    if kind is not None:
+        answers = [packet for packet in writer.take() if isinstance(packet, kind)]
+        assert [packet.packet_id for packet in answers] == list(range(1, 301))
 
 
-def test_a_burst_waits_for_another_turn_while_a_turn_has_many_deliveries(
+@in_world()
+async def test_a_burst_waits_for_another_turn_while_a_turn_has_many_deliveries(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(publisher, "_DELIVERIES_SHARED", 10)
-
-    async def scenario() -> None:
-        async with World().running() as world:
-            receivers = [await world.connect(f"r{number}") for number in range(6)]
-            for receiver in receivers:
-                receiver.send(p.subscribe(1, ("t", 1)))
-            publishers = [await world.connect(f"p{number}") for number in range(4)]
-            await world.go(5)  # they count as new no longer
-            for receiver in receivers:
-                receiver.take()
-            parts = world.broker.kernel.parts
-            for client in publishers:
-                client.send(*[p.publish("t", bytes([pid]), 1, pid) for pid in range(1, 6)])
-            await world.go(1)
-            assert world.broker.kernel.parts > parts
-            for client in publishers:
-                assert [one.packet_id for one in client.take()] == [1, 2, 3, 4, 5]
-            for receiver in receivers:
-                assert len(receiver.take()) == 20
-
-    simulate(scenario)
+    receivers = [await world.connect(f"r{number}") for number in range(6)]
+    for receiver in receivers:
+        receiver.send(p.subscribe(1, ("t", 1)))
+    publishers = [await world.connect(f"p{number}") for number in range(4)]
+    await world.go(5)  # they count as new no longer
+    for receiver in receivers:
+        receiver.take()
+    parts = world.broker.kernel.parts
+    for client in publishers:
+        client.send(*[p.publish("t", bytes([pid]), 1, pid) for pid in range(1, 6)])
+    await world.go(1)
+    assert world.broker.kernel.parts > parts
+    for client in publishers:
+        assert [packet.packet_id for packet in client.take()] == [1, 2, 3, 4, 5]
+    for receiver in receivers:
+        assert len(receiver.take()) == 20
 
 
 @in_world()
@@ -373,7 +361,7 @@ async def test_a_client_that_waits_for_its_rate_is_no_stranger(
     client.send(b"".join(messages))
     await world.go(12)
     assert world.broker.kernel.parts - parts > 20
-    acknowledged = [one.packet_id for one in client.take() if isinstance(one, p.Puback)]
+    acknowledged = [packet.packet_id for packet in client.take() if isinstance(packet, p.Puback)]
     assert acknowledged == list(range(1, 1001))
 
 
@@ -390,26 +378,23 @@ async def test_wildcard_patterns_beyond_the_bound_are_refused_and_counted(world:
     assert world.broker.node.router.subscriptions == 11
 
 
-def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others() -> None:
+@in_world(bounds=LimitOptions(max_wildcard_patterns=10, max_wildcard_patterns_total=40))
+async def test_one_address_with_many_sessions_leaves_wildcard_patterns_to_others(
+    world: World,
+) -> None:
     bomb = [("/".join(levels), 0) for levels in itertools.product("a+", repeat=8)]
-
-    async def scenario() -> None:
-        bounds = LimitOptions(max_wildcard_patterns=10, max_wildcard_patterns_total=40)
-        async with World(bounds=bounds).running() as world:
-            for number in range(10):
-                client = await world.connect(f"c{number}", clean=number % 2 > 0)
-                client.send(p.subscribe(7, *bomb[number * 20 : number * 20 + 20]))
-                await world.go(0.5)
-                if number % 3:
-                    client.drop()  # its patterns stay if its session does
-                    await world.go(3)
-            honest = SimClient(world, host="198.51.100.7")
-            honest.send(p.connect("honest"), p.subscribe(8, ("a/b/c/d/e/f/g/h/i/+", 1)))
-            await world.go(0.5)
-            (answer,) = (one for one in honest.take() if isinstance(one, p.Suback))
-            assert list(answer.codes) == [1]
-
-    simulate(scenario)
+    for number in range(10):
+        client = await world.connect(f"c{number}", clean=number % 2 > 0)
+        client.send(p.subscribe(7, *bomb[number * 20 : number * 20 + 20]))
+        await world.go(0.5)
+        if number % 3:
+            client.drop()  # its patterns stay if its session does
+            await world.go(3)
+    honest = SimClient(world, host="198.51.100.7")
+    honest.send(p.connect("honest"), p.subscribe(8, ("a/b/c/d/e/f/g/h/i/+", 1)))
+    await world.go(0.5)
+    (answer,) = (packet for packet in honest.take() if isinstance(packet, p.Suback))
+    assert list(answer.codes) == [1]
 
 
 @in_world()
@@ -423,7 +408,7 @@ async def test_many_retained_messages_are_replayed_in_several_batches(world: Wor
     client = await world.connect("c")
     client.send(p.subscribe(1, ("r/#", 0)))
     await world.go(5)
-    got = [one.topic for one in client.take() if isinstance(one, p.Publish)]
+    got = [packet.topic for packet in client.take() if isinstance(packet, p.Publish)]
     assert sorted(got) == sorted(f"r/{number}" for number in range(3000))
     (found,) = world.broker.node.router.subscribers("c")
     assert found.actor is not None
@@ -448,81 +433,67 @@ async def test_subscriptions_of_all_sessions_have_a_limit_and_no_owner_takes_all
     other = SimClient(world, host="198.51.100.7")
     other.send(p.connect("other"), p.subscribe(8, *((f"o/{n}", 1) for n in range(12))))
     await world.go(0.5)
-    (answer,) = (one for one in other.take() if isinstance(one, p.Suback))
+    (answer,) = (packet for packet in other.take() if isinstance(packet, p.Suback))
     assert list(answer.codes) == [1] * 10 + [0x80] * 2
     # A filter that it has may be subscribed to again, and room that is made is used.
     other.send(p.subscribe(9, ("o/0", 0)), p.unsubscribe(10, "o/1", "o/2"))
     other.send(p.subscribe(11, ("o/new", 0)))
     await world.go(0.5)
-    codes = [list(one.codes) for one in other.take() if isinstance(one, p.Suback)]
+    codes = [list(packet.codes) for packet in other.take() if isinstance(packet, p.Suback)]
     assert codes == [[0], [0]]
     again = await world.connect("greedy-0", clean=True)
     again.send(p.subscribe(7, ("again", 0)))
     await world.go(0.5)
-    assert [one.codes[0] for one in again.take() if isinstance(one, p.Suback)] == [0]
+    assert [packet.codes[0] for packet in again.take() if isinstance(packet, p.Suback)] == [0]
 
 
-def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successor() -> None:
-    async def scenario() -> None:
-        bounds = LimitOptions(subscribe_rate=10.0, max_subscriptions=100)
-        async with World(bounds=bounds).running() as world:
-            client = await world.connect("c")
-            filters = [(f"f/{n}", 0) for n in range(100)]
-            client.send(p.subscribe(1, *filters))
-            await world.go(0.5)
-            client.send(p.unsubscribe(2, *(name for name, _ in filters)))
-            await world.go(0.5)
-            assert [type(one) for one in client.take()] == [p.Suback, p.Unsuback]
-            connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
-            assert connection is not None
-            assert connection.paused & ReadPause.WORK
-            client.send(p.subscribe(3, ("more", 0)))
-            await world.go(5)
-            assert client.take() == []
-            await world.connect("c")  # another connection takes over at once
-            assert world.broker.node.limits.refused.counts["subscribe_rate"] == 1
-
-    simulate(scenario)
+@in_world(bounds=LimitOptions(subscribe_rate=10.0, max_subscriptions=100))
+async def test_a_client_that_changes_too_many_subscriptions_waits_but_not_its_successor(
+    world: World,
+) -> None:
+    client = await world.connect("c")
+    filters = [(f"f/{n}", 0) for n in range(100)]
+    client.send(p.subscribe(1, *filters))
+    await world.go(0.5)
+    client.send(p.unsubscribe(2, *(name for name, _ in filters)))
+    await world.go(0.5)
+    assert [type(packet) for packet in client.take()] == [p.Suback, p.Unsuback]
+    connection = world.broker.sessions.find_session("c").connection  # type: ignore[union-attr]
+    assert connection is not None
+    assert connection.paused & ReadPause.WORK
+    client.send(p.subscribe(3, ("more", 0)))
+    await world.go(5)
+    assert client.take() == []
+    await world.connect("c")  # another connection takes over at once
+    assert world.broker.node.limits.refused.counts["subscribe_rate"] == 1
 
 
 @pytest.mark.plain
-def test_packets_that_waited_for_longer_work_are_handled_in_another_turn(
+@in_world()
+async def test_packets_that_waited_for_longer_work_are_handled_in_another_turn(
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Both may be long: the last part of a SUBSCRIBE, and the end of a session that is large."""
     turns: list[int] = []
+    await world.connect("c")
+    session = world.broker.sessions.find_session("c")
+    assert session is not None
+    loop = session.kernel
 
-    async def scenario() -> None:
-        async with World().running() as world:
-            await world.connect("c")
-            session = world.broker.sessions.find_session("c")
-            assert session is not None
-            loop = session.kernel
+    def work() -> Iterator[object]:
+        yield NEXT_TURN
+        turns.append(loop.turns + loop.parts)
 
-            def work() -> Iterator[object]:
-                yield NEXT_TURN
-                turns.append(loop.turns + loop.parts)
+    def handled(*_: Any) -> None:
+        turns.append(loop.turns + loop.parts)
 
-            def handled(*_: Any) -> None:
-                turns.append(loop.turns + loop.parts)
-
-            monkeypatch.setattr(lifecycle.SessionLifecycle, "handle", handled)
-            session.begin_work(work())
-            for _ in range(2):
-                loop.tell(session, Freeze())
-            await world.go(0.1)
-
-    simulate(scenario)
+    monkeypatch.setattr(lifecycle.SessionLifecycle, "handle", handled)
+    session.begin_work(work())
+    for _ in range(2):
+        loop.tell(session, Freeze())
+    await world.go(0.1)
     assert len(turns) == len(set(turns)) == 3
-
-
-def test_changes_are_counted_against_a_rate() -> None:
-    changes = SubscriptionRate()
-    assert changes.add(100, 0.0, 10.0, 100) == 0
-    assert changes.add(10, 0.0, 10.0, 100) == 1.0
-    assert changes.add(10, 1.0, 10.0, 100) == 1.0
-    assert changes.add(10, 100.0, 10.0, 100) == 0
-    assert changes.add(10_000, 100.0, 0.0, 100) == 0
 
 
 @in_world()
@@ -536,6 +507,6 @@ async def test_a_deferred_message_may_end_its_session(world: World) -> None:
     await world.go(5)
     assert session.stopped
     assert world.broker.sessions.find_session("c") is None
-    ends = [one for one in world.disk.events() if isinstance(one, SessionClosed)]
-    assert [one.reason for one in ends] == ["error"]
+    ends = world.disk.events(SessionClosed)
+    assert [end.reason for end in ends] == ["error"]
     assert world.broker.node.router.subscriptions == 0

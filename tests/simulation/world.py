@@ -37,7 +37,7 @@ from simulation.jetstream import SimNats, SimServer, SimStream
 from simulation.loop import SimClock, simulate
 from simulation.network import SimClient
 
-__all__ = ["SimClient", "World", "in_world", "simulate"]
+__all__ = ["SimClient", "World", "in_world", "runs", "simulate"]
 
 STREAM, SUBJECT = "FOLDMQ_LOG_sim", "foldmq.log.sim"
 
@@ -68,9 +68,10 @@ class Disk:
             checker.check(record)
         return found
 
-    def events(self) -> list[Event]:
-        """Everything that happened, void turns included."""
-        return [event for record in self.decoded() for _, event in record.events()]
+    def events(self, *kinds: type) -> list[Any]:
+        """Everything that happened, void turns included; or what is of one of these kinds."""
+        events: list[Event] = [event for record in self.decoded() for _, event in record.events()]
+        return [event for event in events if isinstance(event, kinds)] if kinds else events
 
 
 class SimWatermark(Watermark):
@@ -381,7 +382,7 @@ class World:
             client.send(p.subscribe(9, *wanted))
             await self.go(0.1)
             taken = client.take()
-            client.received = [one for one in taken if not isinstance(one, p.Suback)]
+            client.received = [packet for packet in taken if not isinstance(packet, p.Suback)]
             assert len(client.received) < len(taken)
         return client
 
@@ -391,21 +392,42 @@ def in_world(
 ) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
     """Run a test in virtual time; its first argument is a world that runs, made with options."""
 
+    def run(scenario: Callable[[World], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with make(**options).running() as world:
+                await scenario(world)
+
+        simulate(whole)
+
+    return lambda scenario: _test_of(scenario, run, 1)
+
+
+def runs(
+    run: Callable[..., None], *arguments: Any, **options: Any
+) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """Make a test of a scenario: its positional parameters are worlds, which ``run`` makes."""
+
     def decorated(scenario: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-        @functools.wraps(scenario)
-        def test(**arguments: Any) -> None:
-            async def whole() -> None:
-                async with make(**options).running() as world:
-                    await scenario(world, **arguments)
-
-            simulate(whole)
-
-        signature = inspect.signature(scenario)
-        _world, *others = signature.parameters.values()
-        test.__signature__ = signature.replace(parameters=others)  # type: ignore[attr-defined]
-        return test
+        parameters = inspect.signature(scenario).parameters.values()
+        worlds = sum(parameter.kind is not parameter.KEYWORD_ONLY for parameter in parameters)
+        return _test_of(scenario, lambda made: run(made, *arguments, **options), worlds)
 
     return decorated
+
+
+def _test_of(
+    scenario: Callable[..., Awaitable[None]], run: Callable[[Any], None], worlds: int
+) -> Callable[..., None]:
+    """Return a test with the parameters of a scenario behind the first ones, its worlds."""
+
+    @functools.wraps(scenario)
+    def test(**arguments: Any) -> None:
+        run(functools.partial(scenario, **arguments))
+
+    signature = inspect.signature(scenario)
+    parameters = [*signature.parameters.values()][worlds:]
+    test.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return test
 
 
 def tasks_of(broker: Broker) -> list[asyncio.Task[None]]:

@@ -24,16 +24,16 @@ def take_packet_ids(state: SessionState, count: int) -> list[int]:
     first = state.last_pid + 1
     inflight, releasing = state.inflight, state.releasing
     if first + count - 1 <= PACKET_IDS:
-        wanted = range(first, first + count)
-        if inflight.keys().isdisjoint(wanted) and releasing.keys().isdisjoint(wanted):
-            return list(wanted)
-    taken: list[int] = []
+        candidates = range(first, first + count)
+        if inflight.keys().isdisjoint(candidates) and releasing.keys().isdisjoint(candidates):
+            return list(candidates)
+    packet_ids: list[int] = []
     pid = state.last_pid
-    while len(taken) < count:
+    while len(packet_ids) < count:
         pid = pid % PACKET_IDS + 1
         if pid not in inflight and pid not in releasing:
-            taken.append(pid)
-    return taken
+            packet_ids.append(pid)
+    return packet_ids
 
 
 def acked(
@@ -43,10 +43,10 @@ def acked(
 
     ``reasons`` are the reason codes of MQTT 5; empty if all are 0.
     """
-    known = _known(state.inflight, packet_ids, 1)
-    if not known:
+    pids = _known(state.inflight, packet_ids, 1)
+    if not pids:
         return None
-    return Acked(state.session, to_runs(known), reasons=_reasons_of(known, packet_ids, reasons))
+    return Acked(state.session, to_runs(pids), reasons=_reasons_of(pids, packet_ids, reasons))
 
 
 def received(
@@ -56,49 +56,49 @@ def received(
 
     ``reasons`` are given where no PUBREC came: the broker completes deliveries by itself.
     """
-    known = _known(state.inflight, packet_ids, 2)
-    if not known:
+    pids = _known(state.inflight, packet_ids, 2)
+    if not pids:
         return None
-    return Received(state.session, to_runs(known), reasons=_reasons_of(known, packet_ids, reasons))
+    return Received(state.session, to_runs(pids), reasons=_reasons_of(pids, packet_ids, reasons))
 
 
 def refused(
     state: SessionState, packet_ids: Sequence[int], reasons: Sequence[int]
 ) -> Refused | None:
     """Decide on PUBRECs with an error (MQTT 5): the QoS 2 deliveries end."""
-    known = _known(state.inflight, packet_ids, 2)
-    if not known:
+    pids = _known(state.inflight, packet_ids, 2)
+    if not pids:
         return None
-    return Refused(state.session, to_runs(known), [*_reasons_of(known, packet_ids, reasons)])
+    return Refused(state.session, to_runs(pids), [*_reasons_of(pids, packet_ids, reasons)])
 
 
 def completed(
     state: SessionState, packet_ids: Sequence[int], reasons: Sequence[int] = ()
 ) -> Completed | None:
     """Decide on PUBCOMPs: those that answer a PUBREL complete their delivery."""
-    known = _known(state.releasing, packet_ids, 2)
-    if not known:
+    pids = _known(state.releasing, packet_ids, 2)
+    if not pids:
         return None
-    return Completed(state.session, to_runs(known), reasons=_reasons_of(known, packet_ids, reasons))
+    return Completed(state.session, to_runs(pids), reasons=_reasons_of(pids, packet_ids, reasons))
 
 
 def _reasons_of(
-    known: Sequence[int], packet_ids: Sequence[int], reasons: Sequence[int]
+    pids: Sequence[int], packet_ids: Sequence[int], reasons: Sequence[int]
 ) -> Sequence[Run]:
     """Return the column of reason codes of the known packet identifiers."""
     if not any(reasons):
         return ()
     of = dict(zip(packet_ids, reasons, strict=True))
-    return to_runs([of[pid] for pid in known])
+    return to_runs([of[pid] for pid in pids])
 
 
 def _known(table: dict[int, InFlight], packet_ids: Sequence[int], qos: int) -> list[int]:
-    known: list[int] = []
+    pids: list[int] = []
     for pid in dict.fromkeys(packet_ids):
         sent = table.get(pid)
         if sent is not None and sent[1] & QOS_MASK == qos:
-            known.append(pid)
-    return known
+            pids.append(pid)
+    return pids
 
 
 def in_parts(values: Sequence[T]) -> list[Sequence[T]]:
@@ -116,9 +116,9 @@ def released(state: SessionState, packet_ids: Sequence[int]) -> list[Released]:
     was released before [MQTT-4.3.3-2].
     """
     inbound = state.inbound
-    known = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]
+    pids = [pid for pid in dict.fromkeys(packet_ids) if pid in inbound]
     return [
         Released(state.session, to_runs(part), refs=to_runs([inbound[pid] for pid in part]))
-        for part in in_parts(known)
+        for part in in_parts(pids)
         if part
     ]

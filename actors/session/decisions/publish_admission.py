@@ -21,7 +21,8 @@ Nothing is decided about messages behind the one that closes the connection [MQT
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from actors.access.rules import TopicAcl
 from eventstore.format.positions import Position
@@ -52,57 +53,37 @@ _ANSWERS: Final[bytes] = b"$nats/reply/"
 would never be cleared."""
 
 
+@dataclass
 class PublishRules:
     """The settings that decide about PUBLISH packets."""
 
-    __slots__ = ("check_payload_format", "close_denied", "lacks_key", "max_levels", "reject_qos2")
-
-    def __init__(
-        self,
-        *,
-        reject_qos2: bool = False,
-        close_denied: bool = False,
-        check_payload_format: bool = False,
-        max_levels: int = 0,
-        lacks_key: Callable[[bytes], bool] | None = None,
-    ) -> None:
-        self.reject_qos2 = reject_qos2
-        """Close the connection of a client that publishes at QoS 2."""
-        self.close_denied = close_denied
-        """Close the connection of a client that publishes without permission."""
-        self.check_payload_format = check_payload_format
-        """Drop messages whose payload is not the UTF-8 that it claims to be."""
-        self.max_levels = max_levels
-        """Maximum number of levels of a topic; 0: unlimited."""
-        self.lacks_key = lacks_key
-        """Returns whether the contents of a topic need a key for which there is no room; None:
-        nothing is sealed."""
+    reject_qos2: bool = False
+    """Close the connection of a client that publishes at QoS 2."""
+    close_denied: bool = False
+    """Close the connection of a client that publishes without permission."""
+    check_payload_format: bool = False
+    """Drop messages whose payload is not the UTF-8 that it claims to be."""
+    max_levels: int = 0
+    """Maximum number of levels of a topic; 0: unlimited."""
+    lacks_key: Callable[[bytes], bool] | None = None
+    """Returns whether the contents of a topic need a key for which there is no room; None: nothing
+    is sealed."""
 
 
-class AdmittedPublish:
+class AdmittedPublish(NamedTuple):
     """The decision about the messages of a packet."""
 
-    __slots__ = ("accepted", "answered", "close", "drops", "reasons")
-
-    def __init__(
-        self,
-        accepted: Publishes,
-        answered: int,
-        drops: Sequence[tuple[str, list[bytes]]] = (),
-        close: str = "",
-        reasons: Sequence[int] = (),
-    ) -> None:
-        self.accepted = accepted
-        """The messages to be published."""
-        self.answered = answered
-        """How many of the packet's messages are acknowledged: those before the one that closes the
-        connection."""
-        self.drops = drops
-        """The reason for dropping messages, and the topic of each."""
-        self.close = close
-        """The reason for closing the connection; empty: it stays open."""
-        self.reasons = reasons
-        """Reason codes of the acknowledgements (MQTT 5); empty: all are 0."""
+    accepted: Publishes
+    """The messages to be published."""
+    answered: int
+    """How many of the packet's messages are acknowledged: those before the one that closes the
+    connection."""
+    drops: Sequence[tuple[str, list[bytes]]] = ()
+    """The reason for dropping messages, and the topic of each."""
+    close: str = ""
+    """The reason for closing the connection; empty: it stays open."""
+    reasons: Sequence[int] = ()
+    """Reason codes of the acknowledgements (MQTT 5); empty: all are 0."""
 
 
 def admit(

@@ -112,15 +112,15 @@ def deliver(
                 )
             )
     if sent < count:
-        rest = payloads[sent:] if sent else payloads
-        rest_size = size if not sent else sum(map(len, rest))
+        unsent = payloads[sent:] if sent else payloads
+        unsent_size = size if not sent else sum(map(len, unsent))
         events += _enqueue(
             state,
             topic_filter,
             qos,
             refs[sent:],
-            rest,
-            rest_size,
+            unsent,
+            unsent_size,
             limits,
             retain=retain,
             expires=expires[sent:],
@@ -135,9 +135,9 @@ def goes_behind(state: SessionState, topic_filter: str) -> str | None:
     """
     if not state.waiting or topic_filter.startswith(SHARE):
         return None
-    last = next(reversed(state.waiting))
-    if last == topic_filter:
-        return last
+    last_filter = next(reversed(state.waiting))
+    if last_filter == topic_filter:
+        return last_filter
     if topic_filter not in state.subscriptions:
         # Unsubscribed: its links are not known. A separate queue would be the last one.
         return topic_filter
@@ -253,11 +253,11 @@ def next_waiting(state: SessionState, window: int, most: int) -> list[WaitingRun
     else:
         merged = list(islice(heapq.merge(*_lines(state, window, most), key=_position_of), most))
     runs: list[WaitingRun] = []
-    last: tuple[int, int] | None = None
+    last_kind: tuple[int, int] | None = None
     for entry, number in merged:
         flags = entry & (QOS_MASK | RETAIN_FLAG)
-        if last != (number, flags):
-            last = (number, flags)
+        if last_kind != (number, flags):
+            last_kind = (number, flags)
             retain = bool(flags & RETAIN_FLAG)
             runs.append(WaitingRun(heads[number], flags & QOS_MASK, retain, []))
         runs[-1].refs.append(entry >> FLAG_BITS)

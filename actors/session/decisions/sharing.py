@@ -67,10 +67,10 @@ def requeued(
     """
     events: list[Queued] = []
     first = sorted(ref for ref in messages if ref in older)
-    rest = sorted(messages.keys() - set(first))
-    places: Iterable[tuple[int, list[Position]]] = _places(subscription, rest)
+    newer = sorted(messages.keys() - set(first))
+    places: Iterable[tuple[int, list[Position]]] = _places(subscription, newer)
     if older:
-        places = _places_among(subscription, first, rest, older)
+        places = _places_among(subscription, first, newer, older)
     for behind, neighbours in places:
         for part in in_parts(neighbours):
             chosen = [messages[ref] for ref in part]
@@ -93,7 +93,7 @@ def requeued(
 def _places_among(
     subscription: SubscriptionState | None,
     first: Sequence[Position],
-    rest: Sequence[Position],
+    newer: Sequence[Position],
     older: Container[int],
 ) -> Iterable[tuple[int, list[Position]]]:
     """Yield returned messages with the number of queued ones before them: older ones first."""
@@ -112,7 +112,7 @@ def _places_among(
     if at < len(first):
         yield behind, list(first[at:])
         behind += len(first) - at
-    for more, neighbours in _places(subscription, rest, len(leading)):
+    for more, neighbours in _places(subscription, newer, len(leading)):
         yield behind + more, neighbours
 
 

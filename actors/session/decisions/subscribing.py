@@ -75,15 +75,15 @@ def subscribe(
     columns = zip(filters, options or repeat(0), strict=False)
     for (topic_filter, asked), more in columns:
         subscription = state.subscriptions.get(topic_filter)
-        known = subscription is not None or topic_filter in fresh
-        full = not known and free <= len(fresh)
+        is_known = subscription is not None or topic_filter in fresh
+        full = not is_known and free <= len(fresh)
         code = ReasonCode.QUOTA_EXCEEDED if full else refuses(topic_filter)
         if code:
             over += full
             codes.append(code)
             denied.append((topic_filter, int(code)))
             continue
-        if not known:
+        if not is_known:
             fresh.add(topic_filter)
         qos = min(asked, max_qos)
         codes.append(qos)
@@ -129,10 +129,10 @@ def unsubscribe(state: SessionState, filters: Sequence[str]) -> list[Event]:
     if not filters:
         return []
     events: list[Event] = []
-    wanted = _linked_with_others(state, filters) if state.waiting else set()
+    kept_filters = _linked_with_others(state, filters) if state.waiting else set()
     for topic_filter in filters:
         subscription = state.waiting.get(topic_filter)
-        if subscription is not None and subscription.queue and topic_filter not in wanted:
+        if subscription is not None and subscription.queue and topic_filter not in kept_filters:
             refs = [entry >> FLAG_BITS for entry in subscription.queue]
             size = subscription.queued_bytes
             events += dropped(state.session, "unsubscribed", refs, topic_filter, size)
@@ -146,9 +146,9 @@ def _linked_with_others(state: SessionState, leaving: Sequence[str]) -> Abstract
     That subscription may match their queued messages, too, as a message is queued behind linked
     ones.
     """
-    gone = set(leaving)
+    leaving_filters = set(leaving)
     filters: set[str] = set()
     for other in state.active():
-        if other.filter not in gone and other.filter not in filters:
+        if other.filter not in leaving_filters and other.filter not in filters:
             filters |= linked(state, other.filter)
     return filters
