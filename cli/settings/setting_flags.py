@@ -15,6 +15,12 @@ import typer
 from cli.common.units import Address, seconds, size, size_shown, time_shown
 from cli.program.help_pages import HELP_ALL, help_all_parameter
 from cli.settings.setting_sources import flag_of
+from cli.settings.setting_types import (
+    address_or_off,
+    is_read_by,
+    noun_of_elements,
+    sync_interval,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,36 +128,18 @@ SETTING_NAMES: Final = tuple(name for name in TOPIC_OF if name != "config")
 """The names of all settings, by topic; ``config`` is a flag only."""
 
 _METAVARS: Final = {
-    "listen": "HOST:PORT",
     "cluster": "NAME",
-    "cluster_listen": "HOST:PORT|off",
-    "cluster_advertise": "HOST:PORT|off",
     "unix_mode": "MODE",
-    "ws_path": "PATH",
-    "ws_origins": "ORIGIN",
-    "proxy_from": "NETWORK",
-    "jwt_audience": "TEXT",
     "data_dir": "DIR",
     "nats_url": "URL,...",
     "nats_domain": "NAME",
-    "nats_listen": "HOST:PORT|off",
-    "bridge_always": "FILTER",
-    "personal_topics": "FILTER",
-    "personal_clients": "PATTERN",
-    "personal_users": "PATTERN",
-    "bridge_client_headers": "NAME",
-    "bridge_filters": "FILTER",
-    "bridge_map": "TOPIC=SUBJECT",
-    "bridge_user_map": "USER=SUBJECT",
     "bridge_url": "URL",
-    "sync": "always|TIME",
-    "metrics": "HOST:PORT|off",
-    "metrics_hosts": "NAME",
-    "web": "HOST:PORT|off",
-    "web_cors": "ORIGIN",
-    "record_qos0": "FILTER",
-    "streams": "NAME=FILTER",
-    "web_api_jwt_roles": "GROUP=ROLE",
+}
+_METAVARS_BY_READER: Final = {
+    size: "SIZE",
+    seconds: "TIME",
+    address_or_off: "HOST:PORT|off",
+    sync_interval: "always|TIME",
 }
 _METAVARS_BY_TYPE: Final[dict[object, str]] = {
     str: "TEXT",
@@ -222,14 +210,15 @@ def _parameter(name: str, kind: object, text: str, metavar: str | None = None) -
 
 def metavar_of(name: str, field: FieldInfo) -> str | None:
     """Return the metavariable of a setting's flag; None: the flag has no value."""
-    if is_read_by(size, field):
-        return "SIZE"
-    if is_read_by(seconds, field):
-        return "TIME"
+    for reader, metavar in _METAVARS_BY_READER.items():
+        if is_read_by(reader, field):
+            return metavar
     if field.annotation in (bool, bool | None):
         return None
     if name in _METAVARS:
         return _METAVARS[name]
+    if noun := noun_of_elements(field):
+        return noun.split()[-1].upper()
     if get_origin(field.annotation) is Literal:
         return "|".join(get_args(field.annotation))
     return _METAVARS_BY_TYPE.get(field.annotation, "FILE")
@@ -247,11 +236,6 @@ def _help(field: FieldInfo) -> str:
     elif isinstance(default, float):
         default = time_shown(default)
     return f"{text} [default: {default}]"
-
-
-def is_read_by(reader: Callable[[object], object], field: FieldInfo) -> bool:
-    """Return whether the values of a setting are read by a function of ``cli.common.units``."""
-    return any(getattr(check, "func", None) is reader for check in field.metadata)
 
 
 def _is_list(field: FieldInfo) -> bool:
