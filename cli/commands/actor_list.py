@@ -1,12 +1,14 @@
 """``foldmq actors ls``: the actors of a running broker as a list."""
 
 import contextlib
+import dataclasses
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from cli.commands.command_flags import ActorListFlags, RowFlags
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.common.tables import Column, Table, duration_text, idle
@@ -55,22 +57,19 @@ _MAX_AT_TOP = 500
 
 @run_to_end
 async def run_actors(
-    flags: SourceFlags,
-    wanted: Mapping[str, str | None],
-    sort: str | None,
-    limit: int | None,
-    *,
-    as_json: bool,
+    flags: SourceFlags, selection: ActorListFlags, part: RowFlags, *, as_json: bool
 ) -> None:
     """Print the selected actors; raises UsageError for an unknown type, state or sort key."""
+    sort = part.sort
     check_word(NO_ORDER, sort, ORDERS)
-    check_word("unknown type", wanted.get("type"), ACTOR_TYPES)
-    check_word("unknown state", wanted.get("state"), STATES)
-    given = {key: value for key, value in wanted.items() if value is not None}
-    rows, total, brokers = await fetch(flags, "actors", given, sort, _BY_NUMBER, limit)
+    check_word("unknown type", selection.type, ACTOR_TYPES)
+    check_word("unknown state", selection.state, STATES)
+    query = {**dataclasses.asdict(selection), "match": part.match}
+    query = {key: value for key, value in query.items() if value is not None}
+    rows, total, brokers = await fetch(flags, "actors", query, sort, _BY_NUMBER, part.limit)
     if sort is not None:
         rows.sort(key=sort_key(sort), reverse=sort in _BY_NUMBER)
-    show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
+    show(rows[: part.limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
 def check_word(before: str, given: str | None, known: Sequence[str]) -> None:

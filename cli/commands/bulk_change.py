@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from cli.commands.command_flags import ChangeOptions
 from cli.common import text
 from cli.logs.broker_client import LiveBroker, NoAnswer, Refused
 from cli.logs.log_brokers import LogBrokers
@@ -25,16 +26,6 @@ _REASON = 400
 
 _About = TypeVar("_About")
 _Part = TypeVar("_Part")
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeOptions:
-    """Options of a change."""
-
-    yes: bool
-    """Do not ask for confirmation."""
-    dry_run: bool
-    """Only show the change."""
 
 
 @dataclass(slots=True)

@@ -6,7 +6,9 @@ import time
 from operator import itemgetter
 from typing import Any, Final
 
-from cli.commands.bulk_change import ChangeOptions, confirmed, operator_name
+from cli.commands import erase_check, erase_list
+from cli.commands.bulk_change import confirmed, operator_name
+from cli.commands.command_flags import ChangeOptions, EraseFlags
 from cli.common import text
 from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
 from cli.logs.broker_search import open_brokers
@@ -26,6 +28,31 @@ _COPIES: Final = (
 
 _NEVER_MS: Final = 1 << 50
 """A time after all periods."""
+
+
+def run_erase(
+    flags: SourceFlags, scope: EraseFlags, manner: ChangeOptions, *, as_json: bool
+) -> None:
+    """Erase, list erasures, or search for a text; raises UsageError for contradictory flags."""
+    scopes = (scope.topic, scope.client, scope.user, scope.check)
+    if [scope.lists, *(each is not None for each in scopes)].count(True) != 1:
+        raise UsageError("give one of --topic, --client, --user, --list and --check")
+    if scope.places and scope.check is None:
+        raise UsageError("--in is for --check")
+    if scope.before is not None and scope.topic is None:
+        raise UsageError("--before is for --topic")
+    if scope.check is not None:
+        erase_check.check(flags, scope.check, scope.places or (), as_json=as_json)
+    elif scope.lists:
+        erase_list.list_erasures(flags, as_json=as_json)
+    elif as_json:
+        raise UsageError("--json is for --list and --check")
+    elif scope.topic is not None:
+        erase(flags, scope.topic, scope.before, manner)
+    elif scope.client is not None:
+        erase_name(flags, "client", scope.client, manner)
+    else:
+        erase_name(flags, "user", scope.user or "", manner)
 
 
 @run_to_end

@@ -5,7 +5,6 @@ from typing import Any
 
 from cli.commands.actor_page import ask_session, broker_of, find_actor
 from cli.commands.bulk_change import (
-    ChangeOptions,
     ChangeResult,
     change,
     confirmed,
@@ -13,6 +12,7 @@ from cli.commands.bulk_change import (
     tell,
     tell_all,
 )
+from cli.commands.command_flags import ChangeOptions
 from cli.common import text
 from cli.logs.broker_client import LiveBroker, Refused
 from cli.logs.broker_search import open_brokers

@@ -6,7 +6,6 @@ from typing import Any
 from cli.commands import retained
 from cli.commands.actor_list import gather
 from cli.commands.bulk_change import (
-    ChangeOptions,
     ChangeResult,
     change,
     confirmed,
@@ -15,6 +14,7 @@ from cli.commands.bulk_change import (
     tell,
     tell_all,
 )
+from cli.commands.command_flags import ChangeOptions
 from cli.commands.session_list import clients_of, left_out, session_selection
 from cli.common import text
 from cli.logs.broker_client import LiveBroker, Refused

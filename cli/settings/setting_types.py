@@ -1,13 +1,9 @@
 """The types and groups of settings, how they are read, and what is said of a wrong value."""
 
-import ast
-import functools
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
 
@@ -24,6 +20,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from cli.common.attribute_texts import texts_below
 from cli.common.units import Address, address, seconds, size, size_shown, time_shown
 from cli.settings.setting_sources import ConfigError, Layer, merge_layers
 from eventstore.home_paths import NoHome, expand_home
@@ -87,24 +84,6 @@ ExpandedPath = Annotated[Path, AfterValidator(_expanded)]
 Group = TypeVar("Group", bound="SettingsGroup")
 
 
-@functools.cache
-def _texts_below(module: str) -> dict[str, dict[str, str]]:
-    """Return the texts below the attributes of the classes of a module, by class and name."""
-    classes = ast.parse(Path(str(sys.modules[module].__file__)).read_text("utf-8")).body
-    return {
-        kind.name: {
-            ast.unparse(field.target): " ".join(text.value.value.split())
-            for field, text in pairwise(kind.body)
-            if isinstance(field, ast.AnnAssign)
-            and isinstance(text, ast.Expr)
-            and isinstance(text.value, ast.Constant)
-            and isinstance(text.value.value, str)
-        }
-        for kind in classes
-        if isinstance(kind, ast.ClassDef)
-    }
-
-
 class SettingsGroup(BaseModel):
     """Settings that belong together, described by the text below each.
 
@@ -118,7 +97,7 @@ class SettingsGroup(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_options: object) -> None:
         """Describe the settings; pydantic's use_attribute_docstrings takes seven times as long."""
-        texts = _texts_below(cls.__module__).get(cls.__name__, {})
+        texts = texts_below(cls.__module__).get(cls.__name__, {})
         for name, field in cls.model_fields.items():
             field.description = texts.get(name, field.description)
 

@@ -14,6 +14,7 @@ from nats.aio.client import Client
 from cli.commands import actor_list, bulk_change, remove
 from cli.commands.actor_list import LOG_COLUMN, fetch, gather, gather_top
 from cli.commands.actor_page import broker_of
+from cli.commands.command_flags import ChangeOptions
 from cli.commands.receivers import outcome_lines, preview
 from cli.commands.status import status_lines
 from cli.commands.status_totals import added_up
@@ -211,7 +212,7 @@ def test_changes_of_several_logs_name_them() -> None:
     assert done.recorded() == ", recorded at 13.0 of log n-p0, 4.0 of log n-p1"
 
 
-YES = bulk_change.ChangeOptions(yes=True, dry_run=False)
+YES = ChangeOptions(yes=True)
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -42,6 +42,13 @@ from cli.commands.actor_page import (
     subscription_lines,
 )
 from cli.commands.actor_tree import Tree
+from cli.commands.command_flags import (
+    ActorListFlags,
+    ChangeOptions,
+    RowFlags,
+    SampleFlags,
+    TraceFlags,
+)
 from cli.commands.receivers import outcome_lines
 from cli.commands.remove import remove_offline
 from cli.commands.session_list import session_selection
@@ -227,7 +234,7 @@ def test_actors_are_in_the_order_of_their_numbers() -> None:
 # ---------------------------------------------------------------------------------- asking
 
 
-ASK = bulk_change.ChangeOptions(yes=False, dry_run=False)
+ASK = ChangeOptions()
 
 
 @pytest.fixture
@@ -268,7 +275,7 @@ async def test_without_a_terminal_confirmation_is_an_error(monkeypatch: pytest.M
 
 async def test_a_dry_run_lists_all_and_wins_over_yes(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"  {number}" for number in range(30)]
-    manner = bulk_change.ChangeOptions(yes=True, dry_run=True)
+    manner = ChangeOptions(yes=True, dry_run=True)
     assert not await bulk_change.confirmed(lines, "remove 30 sessions", manner)
     shown = capsys.readouterr()
     assert shown.out.splitlines() == lines
@@ -309,7 +316,7 @@ def test_results_and_refusals_are_printed(capsys: pytest.CaptureFixture[str]) ->
         bulk_change.ChangeResult(),
         "removed",
         "session",
-        bulk_change.ChangeOptions(yes=True, dry_run=True),
+        ChangeOptions(yes=True, dry_run=True),
     )
     assert capsys.readouterr() == ("", "")
 
@@ -500,19 +507,25 @@ def test_a_session_is_not_listed_as_working_for_itself() -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"type": "sesion"}, 'unknown type "sesion": must be one of broker, inspector, session, '),
-        ({"state": "x\x1b"}, 'unknown state "x\\\\u001b": must be one of connected, offline, '),
+        (
+            ActorListFlags(type="sesion"),
+            'unknown type "sesion": must be one of broker, inspector, session, ',
+        ),
+        (
+            ActorListFlags(state="x\x1b"),
+            'unknown state "x\\\\u001b": must be one of connected, offline, ',
+        ),
     ],
 )
-def test_arguments_are_checked_before_any_request(wanted: dict[str, str], said: str) -> None:
+def test_arguments_are_checked_before_any_request(wanted: ActorListFlags, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        actor_list.run_actors(SourceFlags(), wanted, None, None, as_json=False)
+        actor_list.run_actors(SourceFlags(), wanted, RowFlags(), as_json=False)
 
 
 @pytest.mark.parametrize("topic", ["a/+", "#", ""])
 def test_topics_are_checked(topic: str) -> None:
     with pytest.raises(UsageError, match="topic name"):
-        receivers.run_receivers(SourceFlags(), topic, 1, as_json=False)
+        receivers.run_receivers(SourceFlags(), SampleFlags(topic), as_json=False)
     with pytest.raises(UsageError, match="topic name"):
         retained.run_get(SourceFlags(), topic, newline=True, as_json=False)
 
@@ -524,7 +537,7 @@ def test_filters_are_checked(topic_filter: str) -> None:
     with pytest.raises(UsageError, match="filter"):
         remove.clear(SourceFlags(), topic_filter, ASK, not_permitted=False)
     with pytest.raises(UsageError, match="filter"):
-        tail.trace_target(None, None, topic_filter)
+        tail.trace_target(TraceFlags(topic=topic_filter))
 
 
 @pytest.mark.parametrize(
