@@ -153,3 +153,52 @@ class SubscribePropertyFlags:
         int | None, typer.Option("--subscription-identifier", metavar="N", min=1, max=268435455)
     ] = None
     """Number that the broker sends with each message of the subscription. (MQTT 5)"""
+
+
+_Qos = Annotated[
+    int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="Quality of service.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishFlags:
+    """The messages to publish."""
+
+    topic: Annotated[str, typer.Option("-t", "--topic", metavar="TOPIC")]
+    """Topic of the message."""
+    message: Annotated[str | None, typer.Option("-m", "--message", metavar="TEXT")] = None
+    """Payload."""
+    file: Annotated[Path | None, typer.Option("-f", "--file", metavar="FILE")] = None
+    """File with the payload."""
+    null: Annotated[bool, typer.Option("-n", "--null-message")] = False
+    """Empty payload."""
+    lines: Annotated[bool, typer.Option("-l", "--stdin-line")] = False
+    """Publish each line of stdin as a message."""
+    qos: _Qos = 0
+    retain: Annotated[bool, typer.Option("-r", "--retain")] = False
+    """Retain the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeFlags:
+    """The subscriptions, and how long and how to print their messages."""
+
+    topics: Annotated[list[str], typer.Option("-t", "--topic", metavar="FILTER")]
+    """Topic filter to subscribe to; shared: $share/NAME/FILTER. May be repeated."""
+    qos: _Qos = 0
+    count: Annotated[int | None, typer.Option("-C", "--count", metavar="N", min=1)] = None
+    """Exit after this many messages."""
+    timeout: Annotated[float | None, typer.Option("-W", "--timeout", metavar="SECONDS", min=0)] = (
+        None
+    )
+    """Exit with code 27 after this many seconds."""
+    only_subscribe: Annotated[bool, typer.Option("-E", "--only-subscribe")] = False
+    """Exit when the broker has acknowledged the subscription."""
+    verbose: Annotated[bool, typer.Option("-v", "--verbose")] = False
+    """Print the topic before the payload."""
+    as_json: Annotated[bool, typer.Option("--json")] = False
+    """Print one JSON object per message, with its properties."""
+    format: Annotated[str | None, typer.Option("-F", "--format", metavar="TEXT")] = None
+    """Format of the output, with %t topic, %p payload, %l its length, %q QoS, %r retain, %C content
+    type, %D correlation data, %E message expiry, %F payload format, %P user properties, %R response
+    topic, %S subscription identifiers."""

@@ -1,54 +1,22 @@
 """The commands ``foldmq audit`` and ``foldmq spark``: jobs on the whole log."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.common.option_groups import with_option_groups
 from cli.logs.source_flags import SourceFlags, with_source_flags
-from cli.program.common_flags import At, End, Json, Start
+from cli.program.common_flags import Json
 from cli.program.help_pages import Program
-from cli.spark.spark_flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
-
-_MAX = 2**31 - 1
-"""Maximum number of rows of a Spark query."""
-_LEVELS = 65_536
-"""Maximum number of topic levels: a topic has at most 65,535 bytes."""
-
-_Output = Annotated[
-    str | None,
-    typer.Option("--output", metavar="DIR", help="Directory to create. [default: stdout]"),
-]
-_Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="FORMAT",
-        help="table or json; with --output, parquet or json. [default: the first]",
-    ),
-]
-_Html = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
-]
-_Limit = Annotated[
-    int | None,
-    typer.Option("--limit", metavar="N", min=1, max=_MAX, help="Print at most N rows."),
-]
-
-_Stored = Annotated[
-    bool,
-    typer.Option("--stored", help="Compare with the stored projections instead of the broker."),
-]
-_NoBroker = Annotated[
-    bool,
-    typer.Option("--no-broker", help="Audit only the log, without comparing with the broker."),
-]
-_Cluster = Annotated[
-    bool,
-    typer.Option("--cluster", help="Treat the nodes as one cluster: each session has one owner."),
-]
+from cli.spark.spark_flags import (
+    AuditFlags,
+    RebuildFlags,
+    SparkFlags,
+    StatsFlags,
+    with_spark_flags,
+    with_spark_flags_but_archive,
+)
 
 spark_app = Program(no_args_is_help=True)
 rebuild_app = Program(no_args_is_help=True)
@@ -87,18 +55,12 @@ _REBUILT = {
 
 
 def _rebuilding(what: str) -> Callable[..., None]:
-    def rebuilt(
-        spark: SparkFlags,
-        at: At = None,
-        output: _Output = None,
-        format_: _Format = None,
-        limit: _Limit = None,
-    ) -> None:
+    def rebuilt(spark: SparkFlags, options: RebuildFlags) -> None:
         from cli.spark import rebuild
 
-        rebuild.run_rebuild(spark, what, at, output, format_, limit)
+        rebuild.run_rebuild(spark, what, options)
 
-    return with_spark_flags(rebuilt)
+    return with_spark_flags(with_option_groups(rebuilt))
 
 
 for _what, _help in _REBUILT.items():
@@ -106,15 +68,8 @@ for _what, _help in _REBUILT.items():
 
 
 @with_source_flags
-def _audit_here(
-    source: SourceFlags,
-    at: At = None,
-    html: _Html = None,
-    stored: _Stored = False,
-    no_broker: _NoBroker = False,
-    cluster: _Cluster = False,
-    as_json: Json = False,
-) -> None:
+@with_option_groups
+def _audit_here(source: SourceFlags, options: AuditFlags, as_json: Json = False) -> None:
     """Check the guarantees of MQTT over the whole log.
 
     Did the broker do what MQTT promises: was every message delivered, once and in order? Also
@@ -124,21 +79,13 @@ def _audit_here(
     """
     from cli.spark import audit
 
-    how = {"stored": stored, "alone": no_broker, "cluster": cluster, "as_json": as_json}
-    audit.run_audit(SparkFlags(source), at, html, **how, spark=False)
+    audit.run_audit(SparkFlags(source), options, as_json=as_json, spark=False)
 
 
 @spark_app.command("audit")
 @with_spark_flags
-def _audit(
-    spark: SparkFlags,
-    at: At = None,
-    html: _Html = None,
-    stored: _Stored = False,
-    no_broker: _NoBroker = False,
-    cluster: _Cluster = False,
-    as_json: Json = False,
-) -> None:
+@with_option_groups
+def _audit(spark: SparkFlags, options: AuditFlags, as_json: Json = False) -> None:
     """Check the guarantees of MQTT over the whole log.
 
     As 'foldmq audit', but Spark audits large logs. Also compares the running broker's state with
@@ -147,8 +94,7 @@ def _audit(
     """
     from cli.spark import audit
 
-    how = {"stored": stored, "alone": no_broker, "cluster": cluster, "as_json": as_json}
-    audit.run_audit(spark, at, html, **how, spark=True)
+    audit.run_audit(spark, options, as_json=as_json, spark=True)
 
 
 @spark_app.command("archive")
@@ -194,36 +140,10 @@ def _recovery_check(
 
 @spark_app.command("stats")
 @with_spark_flags
+@with_option_groups
 def _stats(
     spark: SparkFlags,
-    by: Annotated[
-        str,
-        typer.Option("--by", metavar="KEYS", help="Group by some of topic,client,qos."),
-    ] = "topic",
-    levels: Annotated[
-        int,
-        typer.Option(
-            "--levels", metavar="N", min=1, max=_LEVELS, help="Number of topic levels to group by."
-        ),
-    ] = 2,
-    window: Annotated[
-        str, typer.Option("--window", metavar="TIME", help="Length of a time window: 10s, 1m, 1h.")
-    ] = "1m",
-    start: Start = None,
-    end: End = None,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            "--top", metavar="N", min=1, max=_MAX, help="Number of groups to print. [default: 20]"
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", metavar="DIR", help="Directory to create, with all windows as Parquet."
-        ),
-    ] = None,
-    html: _Html = None,
+    options: StatsFlags,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with all groups or --top.")
     ] = False,
@@ -234,4 +154,4 @@ def _stats(
     """
     from cli.spark import stats
 
-    stats.run_stats(spark, (start, end), by, levels, window, output, top, html, as_json=as_json)
+    stats.run_stats(spark, options, as_json=as_json)

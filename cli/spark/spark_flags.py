@@ -4,11 +4,13 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cli.logs.source_flags import SourceFlags, with_source_flags
+from cli.program.common_flags import At, End, Start
 from eventstore.errors import UsageError
 
 MASTER = "local[*]"
@@ -66,6 +68,63 @@ _Conf = Annotated[
     typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting. May be repeated."),
 ]
 _OWN: dict[str, object] = {"master": _Master, "memory": _Memory, "conf": _Conf}
+
+
+_MAX_ROWS = 2**31 - 1
+"""Maximum number of rows of a Spark query."""
+_MAX_LEVELS = 65_536
+"""Maximum number of topic levels: a topic has at most 65,535 bytes."""
+
+_Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildFlags:
+    """The moment of a projection, and its output."""
+
+    at: At = None
+    output: Annotated[str | None, typer.Option("--output", metavar="DIR")] = None
+    """Directory to create. [default: stdout]"""
+    format: Annotated[str | None, typer.Option("--format", metavar="FORMAT")] = None
+    """table or json; with --output, parquet or json. [default: the first]"""
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, max=_MAX_ROWS)] = None
+    """Print at most N rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFlags:
+    """What an audit compares, and its report."""
+
+    at: At = None
+    html: _Html = None
+    stored: Annotated[bool, typer.Option("--stored")] = False
+    """Compare with the stored projections instead of the broker."""
+    no_broker: Annotated[bool, typer.Option("--no-broker")] = False
+    """Audit only the log, without comparing with the broker."""
+    cluster: Annotated[bool, typer.Option("--cluster")] = False
+    """Treat the nodes as one cluster: each session has one owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsFlags:
+    """The groups and the period of statistics, and their output."""
+
+    by: Annotated[str, typer.Option("--by", metavar="KEYS")] = "topic"
+    """Group by some of topic,client,qos."""
+    levels: Annotated[int, typer.Option("--levels", metavar="N", min=1, max=_MAX_LEVELS)] = 2
+    """Number of topic levels to group by."""
+    window: Annotated[str, typer.Option("--window", metavar="TIME")] = "1m"
+    """Length of a time window: 10s, 1m, 1h."""
+    start: Start = None
+    end: End = None
+    top: Annotated[int | None, typer.Option("--top", metavar="N", min=1, max=_MAX_ROWS)] = None
+    """Number of groups to print. [default: 20]"""
+    output: Annotated[str | None, typer.Option("--output", metavar="DIR")] = None
+    """Directory to create, with all windows as Parquet."""
+    html: _Html = None
 
 
 def with_spark_flags(command: Callable[..., None]) -> Callable[..., None]:
