@@ -267,9 +267,9 @@ RELOADABLE = frozenset(
     {
         *LimitFields.model_fields,
         *AccessFields.model_fields,
+        *ListenerFields.model_fields,
         "ack_delay",
         "ack_wait",
-        "allow_anonymous",
         "commit_delay",
         "commit_timeout",
         "downgrade_qos2_subscribe",
@@ -278,8 +278,6 @@ RELOADABLE = frozenset(
         "keep_bytes",
         "keep_until_archived",
         "log_level",
-        "proxy_from",
-        "proxy_protocol",
         "record_qos0",
         "reject_qos2_publish",
         "session_expiry",
@@ -287,20 +285,8 @@ RELOADABLE = frozenset(
         "shared_strategy",
         "streams",
         "sys_interval",
-        "tls_cert",
-        "tls_ciphers",
-        "tls_client_ca",
-        "tls_client_certs",
-        "tls_crl",
-        "tls_identity",
-        "tls_key",
-        "tls_key_password_file",
-        "tls_min_version",
-        "unix_mode",
-        "ws_origins",
-        "ws_path",
     }
-) - {"pseudonyms", "auth_nats_user", "auth_subject"}
+) - {"listen", "pseudonyms", "auth_nats_user", "auth_subject"}
 
 
 def load_settings(
