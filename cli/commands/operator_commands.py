@@ -98,9 +98,9 @@ def _nodes_move(
     The leader writes everything, closes its clients and follows. Clients that connect
     meanwhile wait.
     """
-    from cli.commands import move
+    from cli.commands import node_list
 
-    move.move_leadership(source, cluster, to or "", log)
+    node_list.move_leadership(source, cluster, to or "", log)
 
 
 @actors_app.command("ls")
@@ -131,9 +131,9 @@ def _actors_tree(
     as_json: Json = False,
 ) -> None:
     """Show the supervision tree."""
-    from cli.commands import actor_tree
+    from cli.commands import actor_list
 
-    actor_tree.run_actor_tree(source, children, as_json=as_json)
+    actor_list.run_actor_tree(source, children, as_json=as_json)
 
 
 @actors_app.command("show")

@@ -16,8 +16,7 @@ from cli.commands.actor_list import LOG_COLUMN, fetch, gather, gather_top
 from cli.commands.actor_page import broker_of
 from cli.commands.command_flags import ChangeOptions
 from cli.commands.receivers import outcome_lines, preview
-from cli.commands.status import status_lines
-from cli.commands.status_totals import added_up
+from cli.commands.status import added_up, status_lines
 from cli.logs.broker_client import LiveBroker, NoAnswer, NoLiveBroker, Refused, TooLarge
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers, log_of_session

@@ -31,6 +31,7 @@ from cli.commands.actor_list import (
     NO_ORDER,
     SESSION_TYPES,
     STATES,
+    Tree,
     check_word,
     gather_top,
     id_order,
@@ -41,7 +42,6 @@ from cli.commands.actor_page import (
     read_session,
     subscription_lines,
 )
-from cli.commands.actor_tree import Tree
 from cli.commands.command_flags import (
     ActorListFlags,
     ChangeOptions,
