@@ -10,12 +10,14 @@ from cli.logs.source_flags import SourceFlags, with_source_flags
 from cli.program.common_flags import Json
 from cli.program.help_pages import Program
 from cli.spark.spark_flags import (
+    ArchiveFlag,
     AuditFlags,
     RebuildFlags,
+    SessionFlags,
     SparkFlags,
     StatsFlags,
+    spark_flags,
     with_spark_flags,
-    with_spark_flags_but_archive,
 )
 
 spark_app = Program(no_args_is_help=True)
@@ -55,12 +57,15 @@ _REBUILT = {
 
 
 def _rebuilding(what: str) -> Callable[..., None]:
-    def rebuilt(spark: SparkFlags, options: RebuildFlags) -> None:
+    def rebuilt(
+        source: SourceFlags, options: RebuildFlags, archive: ArchiveFlag, session: SessionFlags
+    ) -> None:
+        spark = spark_flags(source, session, archive.archive)
         from cli.spark import rebuild
 
         rebuild.run_rebuild(spark, what, options)
 
-    return with_spark_flags(with_option_groups(rebuilt))
+    return with_spark_flags(rebuilt)
 
 
 for _what, _help in _REBUILT.items():
@@ -84,33 +89,43 @@ def _audit_here(source: SourceFlags, options: AuditFlags, as_json: Json = False)
 
 @spark_app.command("audit")
 @with_spark_flags
-@with_option_groups
-def _audit(spark: SparkFlags, options: AuditFlags, as_json: Json = False) -> None:
+def _audit(
+    source: SourceFlags,
+    options: AuditFlags,
+    *,
+    as_json: Json = False,
+    archive: ArchiveFlag,
+    session: SessionFlags,
+) -> None:
     """Check the guarantees of MQTT over the whole log.
 
     As 'foldmq audit', but Spark audits large logs. Also compares the running broker's state with
     the log, except with --at. Prints a report. Exits with 1 if there are violations, and prints
     their positions.
     """
+    spark = spark_flags(source, session, archive.archive)
     from cli.spark import audit
 
     audit.run_audit(spark, options, as_json=as_json, spark=True)
 
 
 @spark_app.command("archive")
-@with_spark_flags_but_archive
+@with_spark_flags
 def _archive(
-    spark: SparkFlags,
+    source: SourceFlags,
+    *,
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="Directory or s3:// URI, created if missing.")
     ],
     as_json: Json = False,
+    session: SessionFlags,
 ) -> None:
     """Archive new records of the log as Parquet files.
 
     Each run continues where the last one ended, and notifies the broker of the archived position.
     With keep_until_archived, the broker deletes only archived records.
     """
+    spark = spark_flags(source, session)
     from cli.spark import archive
 
     archive.run_archive(spark, directory, as_json=as_json)
@@ -119,12 +134,15 @@ def _archive(
 @spark_app.command("recovery-check")
 @with_spark_flags
 def _recovery_check(
-    spark: SparkFlags,
+    source: SourceFlags,
+    *,
     no_broker: Annotated[
         bool,
         typer.Option("--no-broker", help="Check only the log, without comparing with the broker."),
     ] = False,
     as_json: Json = False,
+    archive: ArchiveFlag,
+    session: SessionFlags,
 ) -> None:
     """Check that a restarted broker recovered its state.
 
@@ -132,6 +150,7 @@ def _recovery_check(
     acknowledged or in flight before must exist afterwards. Exits with 1 if anything is missing or
     wrong, and prints the positions.
     """
+    spark = spark_flags(source, session, archive.archive)
     from cli.spark import recovery_check
 
     if not recovery_check.run_recovery_check(spark, alone=no_broker, as_json=as_json):
@@ -140,18 +159,21 @@ def _recovery_check(
 
 @spark_app.command("stats")
 @with_spark_flags
-@with_option_groups
 def _stats(
-    spark: SparkFlags,
+    source: SourceFlags,
     options: StatsFlags,
+    *,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with all groups or --top.")
     ] = False,
+    archive: ArchiveFlag,
+    session: SessionFlags,
 ) -> None:
     """Show statistics of the traffic.
 
     Messages, bytes, mean and peak rates, and what grows.
     """
+    spark = spark_flags(source, session, archive.archive)
     from cli.spark import stats
 
     stats.run_stats(spark, options, as_json=as_json)

@@ -42,9 +42,9 @@ def run_stats(flags: SparkFlags, options: StatsFlags, *, as_json: bool) -> None:
     async def beginning(found: Found) -> dict[str, str]:
         return since(found, begin)
 
-    def work(job: Job, options: dict[str, str]) -> None:
+    def work(job: Job, bounds: dict[str, str]) -> None:
         with job.busy("counting") as tell:
-            log = job.log.having(**options)
+            log = job.log.having(**bounds)
             found = measure_traffic(log, by=keys, levels=options.levels, window_s=span, tell=tell)
             try:
                 if to is not None:
