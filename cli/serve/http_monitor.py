@@ -16,7 +16,7 @@ import structlog
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.settings.settings import Settings
-from cli.settings.socket_binding import ListenError, bind, raise_unless_default
+from cli.settings.socket_binding import ListenError, bind, raise_unless_default, readable
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class HttpMonitor:
 
     async def _serve(self, sockets: list[socket.socket], hosts: Hosts) -> None:
         """Answer from the first connection on."""
-        await _readable(sockets)
+        await readable(sockets)
         try:
             answers: Any = await asyncio.to_thread(import_module, "cli.serve.monitor_answers")
         except ImportError as error:
@@ -108,19 +108,6 @@ class HttpMonitor:
             _log.warning("metrics are incomplete", reason=str(error) or "no reply in time")
             found = inspection.status()
         return {**found, "ready": ready, "cluster": cluster}
-
-
-async def _readable(sockets: list[socket.socket]) -> None:
-    """Wait until a connection waits at one of the sockets."""
-    loop = asyncio.get_running_loop()
-    connected = asyncio.Event()
-    for listener in sockets:
-        loop.add_reader(listener, connected.set)
-    try:
-        await connected.wait()
-    finally:
-        for listener in sockets:
-            loop.remove_reader(listener)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

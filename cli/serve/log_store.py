@@ -389,7 +389,7 @@ async def _connect(
         access,
         on_disconnect=lost,
         on_reconnect=lambda: log.info("reconnected to NATS"),
-        on_error=lambda line: log.warning(line),
+        on_error=log.warning,
     )
 
     in_service = True

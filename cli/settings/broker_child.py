@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+import structlog
+
 from cli.common.units import Address
 from cli.settings.log_settings import NATS_SETTINGS
 from cli.settings.setting_sources import PREFIX
@@ -17,10 +19,12 @@ from eventstore.parent_process import end_with_parent
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
+
+_log = structlog.get_logger("foldmq")
 
 
 def belong_to_the_broker(nice: int) -> None:
@@ -47,7 +51,12 @@ class BrokerChild:
     only the broker holds.
     """
 
+    title: ClassVar[str] = "process"
     stop_seconds: ClassVar[float] = 3.0
+    pauses: ClassVar[tuple[float, float]] = (0.5, 60.0)
+    """Seconds before it is started again after a failure, at first and at most."""
+    stable_seconds: ClassVar[float] = 60.0
+    """Seconds after which it counts as started well."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -66,6 +75,21 @@ class BrokerChild:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeping
         await end_process(self._process, self.stop_seconds)
+
+    async def _keep_running(self, run: Callable[[], Awaitable[str]]) -> None:
+        """Run the process again whenever it ends; ``run`` returns why it failed, or nothing."""
+        now = asyncio.get_running_loop().time
+        least, most = self.pauses
+        pause = least
+        while True:
+            begun = now()
+            why = await run()
+            if not why or now() - begun > self.stable_seconds:
+                pause = least
+            if why:
+                _log.warning(f"{self.title} ended, restarting it", reason=why, after_s=pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, most)
 
     async def _run(
         self,

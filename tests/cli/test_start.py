@@ -113,7 +113,7 @@ def test_the_table_of_commands_agrees_with_the_commands() -> None:
     import typer
 
     root = typer.main.get_command(app)
-    entries = [*(entry for _, group in GROUPS for entry in group), *HIDDEN]
+    entries = [*(entry for group in GROUPS.values() for entry in group), *HIDDEN]
     assert len({entry.name for entry in entries}) == len(entries)
     for entry in entries:
         command = root.get_command(None, entry.name)
