@@ -5,6 +5,7 @@ so control characters, line breaks and direction marks are always escaped: a cli
 log line or control the reader's terminal.
 """
 
+import asyncio
 import io
 import json
 import logging
@@ -186,6 +187,13 @@ def dropped_lines() -> int:
         return 0
     stream.say_dropped()
     return stream.dropped
+
+
+async def report_dropped_lines() -> None:
+    """Tell the reader of stderr about dropped lines every second, if there is room again."""
+    while True:
+        await asyncio.sleep(1.0)
+        dropped_lines()
 
 
 class _Output:

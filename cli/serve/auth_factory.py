@@ -1,5 +1,6 @@
 """Builds authentication and authorization from the settings."""
 
+import asyncio
 import dataclasses
 import hashlib
 import hmac
@@ -38,6 +39,8 @@ KNOWN_LOGINS = "known.logins"
 It is sealed if the data directory is encrypted: a thief could try names.
 """
 _SECRET_SIZE = 32
+_STORE_SECONDS = 15.0
+"""Seconds between two writes of the users who logged in."""
 _CACHE_DENIED = 5.0
 """Seconds to cache a refusal of the auth callout, so that a newly added client can soon log in."""
 
@@ -119,6 +122,12 @@ class Access:
             datadir.write_private(datadir.path / KNOWN_LOGINS, text)
         except EventStoreError as error:
             log.warning("known users not stored", why=str(error))
+
+    async def keep_known_users(self, datadir: DataDir) -> None:
+        """Write new users every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(_STORE_SECONDS)
+            await asyncio.to_thread(self.store_known_users, datadir)
 
     def _callout(self, settings: Settings) -> Callout | None:
         if settings.auth_subject is None or self._nats is None:

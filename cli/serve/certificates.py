@@ -6,22 +6,31 @@ Each is a row for the status, the metrics, the log and ``foldmq doctor``; what a
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import structlog
 from cryptography import x509
 
+from cli.commands.certificate_advice import advise_on_certificates
 from eventstore.edited_files import skip_mark
 
 if TYPE_CHECKING:
     import datetime as dt
 
+    from actors.session.node_context import NodeContext
+    from cli.serve.cluster_member import ClusterMember
     from cli.settings.settings import Settings
+
+_log = structlog.get_logger("foldmq")
+_HOUR_SECONDS: Final = 3600.0
 
 _PEM_BLOCK: Final = re.compile(
     rb"-----BEGIN (CERTIFICATE|X509 CRL)-----.*?-----END \1-----", re.DOTALL
@@ -67,6 +76,42 @@ def read_certificates(settings: Settings) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+class CertificateWatch:
+    """Looks at the files, and logs what has expired or will soon, if it ``logs``."""
+
+    def __init__(self, *, logs: bool) -> None:
+        self._logs = logs
+        self._logged: set[tuple[str, str]] = set()
+
+    async def look(self, settings: Settings) -> list[dict[str, Any]]:
+        """Return what the files have now, for the status."""
+        rows = await asyncio.to_thread(read_certificates, settings)
+        self._log(rows)
+        return rows
+
+    async def watch(
+        self, holder: ClusterMember | NodeContext, settings: Callable[[], Settings]
+    ) -> None:
+        """Look at the files once an hour: they may end, or be replaced without a reload."""
+        while True:
+            await asyncio.sleep(_HOUR_SECONDS)
+            rows = await asyncio.to_thread(read_certificates, settings())
+            holder.certificates = with_files(holder.certificates, rows)
+            self._log(holder.certificates)
+
+    def _log(self, rows: list[dict[str, Any]]) -> None:
+        if not self._logs:
+            return
+        status = {"certificates": rows, "time_ms": time.time_ns() // 1_000_000}
+        advice = {(each.subject, each.title): each for each in advise_on_certificates([status])}
+        for title, each in advice.items():
+            if title in self._logged:
+                continue
+            write = _log.error if each.severity == "problem" else _log.warning
+            write(" ".join(title), evidence=each.evidence, remedy=each.cause)
+        self._logged = {*advice}
 
 
 def with_files(

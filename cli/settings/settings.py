@@ -245,6 +245,13 @@ class Settings(
         merged.model_fields_set.intersection_update(asked)
         return merged
 
+    def differing(self, new: "Settings") -> tuple[str, ...]:
+        """Return the names of settings and tables that need a restart to be as in ``new``."""
+        names = (name for name in type(self).model_fields if name not in RELOADABLE)
+        fixed = (*names, "sinks", "connections")
+        changed = (name for name in fixed if getattr(new, name) != getattr(self, name))
+        return tuple(name.removesuffix("s") if name in fixed[-2:] else name for name in changed)
+
 
 def _for_listener(settings: Settings, one: Listen) -> Settings:
     changed: dict[str, object] = {}
