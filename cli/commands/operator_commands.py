@@ -17,6 +17,7 @@ from cli.common.option_groups import with_option_groups
 from cli.logs.source_flags import SourceFlags, with_broker_flags
 from cli.program.common_flags import Json, JsonRows
 from cli.program.help_pages import Program
+from eventstore.errors import UsageError
 
 _Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")
@@ -169,7 +170,8 @@ def _actors_tail(source: SourceFlags, trace: TraceFlags, as_json: JsonRows = Fal
     """
     from cli.commands import tail
 
-    tail.run_tail(source, trace, as_json=as_json)
+    target = tail.trace_target(trace.which, trace.client, trace.topic)
+    tail.run_tail(source, target, trace.rate, trace.count, as_json=as_json)
 
 
 @actors_app.command("kick")
@@ -241,7 +243,9 @@ def _sessions_ls(
     """
     from cli.commands import session_list
 
-    session_list.run_sessions(source, rows, connected, older_than, as_json=as_json)
+    session_list.run_sessions(
+        source, rows.match, connected, older_than, rows.sort, rows.limit, as_json=as_json
+    )
 
 
 @sessions_app.command("show")
@@ -379,7 +383,7 @@ def _subscriptions(source: SourceFlags, sample: SampleFlags, as_json: Json = Fal
     """
     from cli.commands import receivers
 
-    receivers.run_receivers(source, sample, as_json=as_json)
+    receivers.run_receivers(source, sample.topic, sample.qos, sample.size, as_json=as_json)
 
 
 @with_broker_flags
@@ -443,9 +447,27 @@ def _erase(
     found the text; with 2 if a name has no token; with 74 if --check found nothing, but could not
     search everything.
     """
-    from cli.commands import erase
+    from cli.commands import erase, erase_check, erase_list
 
-    erase.run_erase(source, scope, manner, as_json=as_json)
+    scopes = (scope.topic, scope.client, scope.user, scope.check)
+    if [scope.lists, *(each is not None for each in scopes)].count(True) != 1:
+        raise UsageError("give one of --topic, --client, --user, --list and --check")
+    if scope.places and scope.check is None:
+        raise UsageError("--in is for --check")
+    if scope.before is not None and scope.topic is None:
+        raise UsageError("--before is for --topic")
+    if scope.check is not None:
+        erase_check.check(source, scope.check, scope.places or (), as_json=as_json)
+    elif scope.lists:
+        erase_list.list_erasures(source, as_json=as_json)
+    elif as_json:
+        raise UsageError("--json is for --list and --check")
+    elif scope.topic is not None:
+        erase.erase(source, scope.topic, scope.before, manner)
+    elif scope.client is not None:
+        erase.erase_name(source, "client", scope.client, manner)
+    else:
+        erase.erase_name(source, "user", scope.user or "", manner)
 
 
 @with_broker_flags

@@ -6,7 +6,6 @@ from typing import Any
 
 from cli.commands.actor_list import LOG_COLUMN, Row
 from cli.commands.advice import oldest
-from cli.commands.command_flags import SampleFlags
 from cli.common import text
 from cli.common.colour import Style
 from cli.common.tables import Column, Table
@@ -58,12 +57,13 @@ _QUEUES = {
 
 
 @run_to_end
-async def run_receivers(flags: SourceFlags, sample: SampleFlags, *, as_json: bool) -> None:
+async def run_receivers(
+    flags: SourceFlags, topic: str, qos: int, size: int | None = None, *, as_json: bool
+) -> None:
     """Print a line for each matching subscription; raises UsageError for an invalid topic."""
-    topic, qos = sample.topic, sample.qos
     check_topic(topic)
     async with open_brokers(flags) as brokers:
-        rows, retained = await preview(brokers, topic, qos, sample.size)
+        rows, retained = await preview(brokers, topic, qos, size)
         denied = [] if rows or as_json else await denied_subscriptions(brokers, topic)
         for note in await brokers.unsure_notes():
             write_notice(note)

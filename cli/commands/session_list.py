@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 from cli.commands.actor_list import NO_ORDER, Row, check_word, fetch, show
-from cli.commands.command_flags import RowFlags
 from cli.common import text
 from cli.common.tables import Column, time_ago, whole_span
 from cli.common.units import seconds
@@ -23,19 +22,21 @@ _ORDERS = [*_BY_BROKER, "bytes", "inflight", *_HERE, "rate", "offline", "client"
 @run_to_end
 async def run_sessions(
     flags: SourceFlags,
-    part: RowFlags,
+    match: str | None,
     connected: bool | None,
     older_than: str | None,
+    sort: str | None,
+    limit: int | None,
     *,
     as_json: bool,
 ) -> None:
     """Print the selected sessions; raises UsageError."""
-    check_word(NO_ORDER, part.sort, _ORDERS)
-    sort = _OTHER_NAMES.get(part.sort or "", part.sort)
+    check_word(NO_ORDER, sort, _ORDERS)
+    sort = _OTHER_NAMES.get(sort or "", sort)
     if connected and older_than is not None:
         raise UsageError("--connected and --older-than cannot be combined")
-    query = session_selection(part.match, connected, older_than)
-    rows, total, brokers = await fetch(flags, "sessions", query, sort, _BY_BROKER, part.limit)
+    wanted = session_selection(match, connected, older_than)
+    rows, total, brokers = await fetch(flags, "sessions", wanted, sort, _BY_BROKER, limit)
     if sort in (None, "client"):
         rows.sort(key=lambda row: str(row["session"]))
     elif sort == "offline":
@@ -45,8 +46,7 @@ async def run_sessions(
         # Sessions that are not connected have no rates.
         rows.sort(key=lambda row: sum(-1 if row[key] is None else row[key] for key in keys))
         rows.reverse()
-    columns = session_columns(sort or "")
-    show(rows[: part.limit], total, "session", columns, brokers, as_json=as_json)
+    show(rows[:limit], total, "session", session_columns(sort or ""), brokers, as_json=as_json)
 
 
 def session_selection(

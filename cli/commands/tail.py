@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from cli.commands.actor_page import ACTOR_ID
-from cli.commands.command_flags import TraceFlags
 from cli.common import text
 from cli.logs.broker_client import NoLiveBroker, Refused
 from cli.logs.broker_search import open_brokers
@@ -18,40 +17,45 @@ from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object
 
 
-def trace_target(flags: TraceFlags) -> dict[str, str]:
+def trace_target(which: str | None, client: str | None, topic: str | None) -> dict[str, str]:
     """Return the target of the trace; raises UsageError unless exactly one is given."""
-    targets = {"actor": flags.which, "client": flags.client, "topic": flags.topic}
-    target = {key: value for key, value in targets.items() if value is not None}
-    if len(target) != 1:
+    given = {"actor": which, "client": client, "topic": topic}
+    wanted = {key: value for key, value in given.items() if value is not None}
+    if len(wanted) != 1:
         raise UsageError("give exactly one of ID, --client and --topic")
-    if flags.which is not None and not ACTOR_ID.fullmatch(flags.which):
-        raise UsageError(f"not an actor ID: {text.name(flags.which)}; use --client for a client")
-    if flags.topic is not None:
-        check_filter(flags.topic)
-    return target
+    if which is not None and not ACTOR_ID.fullmatch(which):
+        raise UsageError(f"not an actor ID: {text.name(which)}; use --client for a client")
+    if topic is not None:
+        check_filter(topic)
+    return wanted
 
 
 @run_to_end
-async def run_tail(flags: SourceFlags, options: TraceFlags, *, as_json: bool) -> None:
-    """Print a trace until it ends, or until ``options.count`` lines were printed.
+async def run_tail(
+    flags: SourceFlags,
+    wanted: Mapping[str, str],
+    rate: int | None,
+    count: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Print a trace until it ends, or until ``count`` lines were printed.
 
-    Raises UsageError unless there is one target, Refused if there can be no such trace,
-    NoLiveBroker if the broker ends.
+    Raises Refused if there can be no such trace, NoLiveBroker if the broker ends.
     """
-    target = trace_target(options)
-    about_topic, client = options.topic is not None, options.client
-    request: dict[str, Any] = {**target}
-    if options.rate is not None:
-        request["rate"] = options.rate
     async with open_brokers(flags) as brokers:
-        printer = _TracePrinter(brokers, options.count, who=about_topic, as_json=as_json)
-        if about_topic and brokers.several:
-            await _follow_all(brokers, request, printer)
+        asked: dict[str, Any] = {**wanted}
+        if rate is not None:
+            asked["rate"] = rate
+        printer = _TracePrinter(brokers, count, who="topic" in wanted, as_json=as_json)
+        if "topic" in wanted and brokers.several:
+            await _follow_all(brokers, asked, printer)
             return
+        client = wanted.get("client")
         broker = brokers.only("this is an actor") if client is None else brokers.of_session(client)
-        async with open_trace(broker, **request) as trace:
+        async with open_trace(broker, **asked) as trace:
             log = f" in log {broker.node}" if brokers.logs else ""
-            _print_notice(_begun(target, trace, log))
+            _print_notice(_begun(wanted, trace, log))
             async for portion in trace.portions():
                 if printer.full(portion):
                     return
@@ -80,9 +84,9 @@ async def _follow_all(
     brokers.check_complete()
 
 
-def _begun(target: Mapping[str, str], trace: LiveTrace, log: str) -> str:
+def _begun(wanted: Mapping[str, str], trace: LiveTrace, log: str) -> str:
     """Return the target of the trace; ``log`` names its log if there are several."""
-    ((kind, value),) = target.items()
+    ((kind, value),) = wanted.items()
     if kind != "client":
         return f"tracing {kind} {text.name(value)}{log}"
     about = trace.about

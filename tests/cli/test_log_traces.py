@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from cli.commands import tail
-from cli.commands.command_flags import TraceFlags
 from cli.logs import trace_client
 from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused
 from cli.logs.log_brokers import LogBrokers
@@ -225,7 +224,7 @@ def test_the_output_names_the_logs_and_missing_lines(
 
     monkeypatch.setattr(tail, "open_brokers", found)
     with pytest.raises(NoLiveBroker) as missing:
-        tail.run_tail(SourceFlags(), TraceFlags(topic="a/+", count=3), as_json=as_json)
+        tail.run_tail(SourceFlags(), TOPIC, None, 3, as_json=as_json)
     assert str(missing.value) == "incomplete, without 1 of 2 logs: the broker of node n-p1 is gone"
     said = capsys.readouterr()
     assert said.err.splitlines() == [

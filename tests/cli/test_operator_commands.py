@@ -46,8 +46,6 @@ from cli.commands.command_flags import (
     ActorListFlags,
     ChangeOptions,
     RowFlags,
-    SampleFlags,
-    TraceFlags,
 )
 from cli.commands.receivers import outcome_lines
 from cli.commands.remove import remove_offline
@@ -525,7 +523,7 @@ def test_arguments_are_checked_before_any_request(wanted: ActorListFlags, said: 
 @pytest.mark.parametrize("topic", ["a/+", "#", ""])
 def test_topics_are_checked(topic: str) -> None:
     with pytest.raises(UsageError, match="topic name"):
-        receivers.run_receivers(SourceFlags(), SampleFlags(topic), as_json=False)
+        receivers.run_receivers(SourceFlags(), topic, 1, as_json=False)
     with pytest.raises(UsageError, match="topic name"):
         retained.run_get(SourceFlags(), topic, newline=True, as_json=False)
 
@@ -537,7 +535,7 @@ def test_filters_are_checked(topic_filter: str) -> None:
     with pytest.raises(UsageError, match="filter"):
         remove.clear(SourceFlags(), topic_filter, ASK, not_permitted=False)
     with pytest.raises(UsageError, match="filter"):
-        tail.trace_target(TraceFlags(topic=topic_filter))
+        tail.trace_target(None, None, topic_filter)
 
 
 @pytest.mark.parametrize(
