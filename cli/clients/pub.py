@@ -134,8 +134,8 @@ class Publisher:
         if self._session.level < 5:
             return topic, None
         properties = properties_of(PacketTypes.PUBLISH, message_values(fields))
-        known = fields.alias is not None and self._sent > 1
-        return ("" if known else topic), properties
+        is_known = fields.alias is not None and self._sent > 1
+        return ("" if is_known else topic), properties
 
     def _wait_connected(self) -> None:
         with self._changed:

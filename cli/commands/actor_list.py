@@ -72,16 +72,16 @@ async def run_actors(
     show(rows[: part.limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
-def check_word(before: str, given: str | None, known: Sequence[str]) -> None:
+def check_word(before: str, word: str | None, words: Sequence[str]) -> None:
     """Raise UsageError unless a word is known; ``before`` precedes it in the message."""
-    if given is not None and given not in known:
-        raise UsageError(f'{before} "{text.escaped(given)}": must be one of {", ".join(known)}')
+    if word is not None and word not in words:
+        raise UsageError(f'{before} "{text.escaped(word)}": must be one of {", ".join(words)}')
 
 
 async def fetch(
     flags: SourceFlags,
     endpoint: str,
-    wanted: dict[str, Any],
+    query: dict[str, Any],
     sort: str | None,
     by_broker: Collection[str],
     limit: int | None,
@@ -91,16 +91,16 @@ async def fetch(
     The brokers sort by the keys in ``by_broker``.
     """
     async with open_brokers(flags) as brokers:
-        if endpoint == "sessions" and brokers.several and "match" not in wanted:
+        if endpoint == "sessions" and brokers.several and "match" not in query:
             # The sessions of the other logs, for which these stand, are in the list themselves.
-            wanted = {**wanted, "without_logs": True}
+            query = {**query, "without_logs": True}
         if endpoint == "sessions":
             for note in await brokers.unsure_notes():
                 write_notice(note)
         if sort is None:
-            return *await gather(brokers, endpoint, limit, **wanted), brokers
+            return *await gather(brokers, endpoint, limit, **query), brokers
         by = sort if sort in by_broker else None
-        return *await gather_top(brokers, endpoint, by, limit, **wanted), brokers
+        return *await gather_top(brokers, endpoint, by, limit, **query), brokers
 
 
 async def gather(
@@ -113,7 +113,7 @@ async def gather(
     first = await brokers.each(lambda broker: broker.ask(endpoint, **request))
     begun = {broker.node: page for broker, page in first}
     totals = {broker.node: page.get("total", 0) for broker, page in first}
-    done: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     with progress("asking the broker", sum(totals.values()), "rows") as update:
 
@@ -121,15 +121,15 @@ async def gather(
             rows: list[dict[str, Any]] = []
             async for page in broker.pages_from(begun[broker.node]):
                 rows += [brokers.labelled(broker, row) for row in page["rows"]]
-                done[broker.node] = len(rows)
-                update(done.total())
+                counts[broker.node] = len(rows)
+                update(counts.total())
                 if limit is not None and len(rows) >= limit:
                     break
             return rows
 
-        found = await brokers.each(read)
-    rows = [row for _, part in found for row in part]
-    return rows, sum(totals[broker.node] for broker, _ in found)
+        parts = await brokers.each(read)
+    rows = [row for _, part in parts for row in part]
+    return rows, sum(totals[broker.node] for broker, _ in parts)
 
 
 async def gather_top(
@@ -249,18 +249,21 @@ class Tree:
 
     def __init__(self, rows: list[dict[str, Any]], *, plain: bool = False) -> None:
         self._more, self._last, self._along = _PLAIN if plain else _DRAWN
-        known = {row["id"] for row in rows}
+        ids = {row["id"] for row in rows}
         self._children: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.roots: list[dict[str, Any]] = []
         for row in sorted(rows, key=id_order):
-            if row["parent"] in known:
+            if row["parent"] in ids:
                 self._children[row["parent"]].append(row)
             else:
                 self.roots.append(row)
 
     def object(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return an actor with its descendants as a JSON object."""
-        return {**row, "children": [self.object(one) for one in self._children.get(row["id"], ())]}
+        return {
+            **row,
+            "children": [self.object(child) for child in self._children.get(row["id"], ())],
+        }
 
     def lines(self, most: int) -> Iterator[str]:
         """Yield the tree as text."""
@@ -271,13 +274,13 @@ class Tree:
     def _below(self, row: dict[str, Any], indent: str, most: int) -> Iterator[str]:
         children = self._children.get(row["id"], [])
         chosen = _some_of_each(children, most)
-        rest = _rest(children, chosen)
+        others = _rest(children, chosen)
         for number, child in enumerate(chosen, 1):
-            last = number == len(chosen) and not rest
-            yield f"{indent}{self._last if last else self._more}{_words(child)}"
-            yield from self._below(child, indent + ("   " if last else self._along), most)
-        if rest:
-            yield f"{indent}{self._last}... and {rest}"
+            is_last = number == len(chosen) and not others
+            yield f"{indent}{self._last if is_last else self._more}{_words(child)}"
+            yield from self._below(child, indent + ("   " if is_last else self._along), most)
+        if others:
+            yield f"{indent}{self._last}... and {others}"
 
 
 def _some_of_each(children: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -289,19 +292,19 @@ def _some_of_each(children: list[dict[str, Any]], most: int) -> list[dict[str, A
         types[child["type"]].append(child)
     room = most
     shown: dict[str, int] = {}
-    for number, kind in enumerate(sorted(types, key=lambda one: len(types[one]))):
+    for number, kind in enumerate(sorted(types, key=lambda entry: len(types[entry]))):
         shown[kind] = min(len(types[kind]), max(min(1, room), room // (len(types) - number)))
         room -= shown[kind]
-    return [one for kind, found in types.items() for one in found[: shown[kind]]]
+    return [entry for kind, actors in types.items() for entry in actors[: shown[kind]]]
 
 
 def _rest(children: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> str:
     hidden = len(children) - len(chosen)
     if not hidden:
         return ""
-    left = Counter(one["type"] for one in children)
-    left.subtract(one["type"] for one in chosen)
-    kinds = ", ".join(text.count_of(count, kind) for kind, count in left.items() if count)
+    counts = Counter(actor["type"] for actor in children)
+    counts.subtract(actor["type"] for actor in chosen)
+    kinds = ", ".join(text.count_of(count, kind) for kind, count in counts.items() if count)
     return f"{hidden:,} more: {kinds}"
 
 

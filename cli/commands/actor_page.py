@@ -108,13 +108,13 @@ async def read_session(broker: LiveBroker, client: str, count: int | None) -> Se
             return session_from(answer)
 
 
-def _joined(found: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
+def _joined(answer: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
     """Append the lists of another part; they may have changed between the two."""
-    joined = dict(found)
+    joined = dict(answer)
     for name, key in _LISTS.items():
-        rows = {row[key]: row for part in (found, page) for row in part[name]["rows"]}
-        joined[name] = {"total": found[name]["total"], "rows": list(rows.values())}
-    actors = {row["id"]: row for part in (found, page) for row in part["actors"]}
+        rows = {row[key]: row for part in (answer, page) for row in part[name]["rows"]}
+        joined[name] = {"total": answer[name]["total"], "rows": list(rows.values())}
+    actors = {row["id"]: row for part in (answer, page) for row in part["actors"]}
     return {**joined, "actors": list(actors.values())}
 
 
@@ -129,14 +129,14 @@ class _ActorPageText:
     async def actor(self, which: str) -> None:
         async with open_brokers(self._flags) as brokers:
             broker = broker_of(brokers, which)
-            found = await find_actor(broker, which)
-            if found is None:
+            answer = await find_actor(broker, which)
+            if answer is None:
                 await ask_session(broker, which, most=0)
                 await self._show_session(broker, which)
-            elif found["actor"]["type"] in SESSION_TYPES:
-                await self._show_session(broker, found["actor"]["client"])
+            elif answer["actor"]["type"] in SESSION_TYPES:
+                await self._show_session(broker, answer["actor"]["client"])
             else:
-                await self._show_actor(broker, found)
+                await self._show_actor(broker, answer)
 
     async def session(self, client: str) -> None:
         async with open_brokers(self._flags) as brokers:
@@ -145,13 +145,13 @@ class _ActorPageText:
     async def _show_actor(self, broker: LiveBroker, before: dict[str, Any]) -> None:
         began = time.monotonic()
         await asyncio.sleep(_RATE_SECONDS)
-        found = await broker.ask("actor", id=before["actor"]["id"])
+        answer = await broker.ask("actor", id=before["actor"]["id"])
         passed = time.monotonic() - began
-        rates = connection_rates(connection_of(before), connection_of(found), passed)
+        rates = connection_rates(connection_of(before), connection_of(answer), passed)
         if self._as_json:
-            _print_json({**found, "rates": rates})
+            _print_json({**answer, "rates": rates})
             return
-        for line in actor_lines(found, rates):
+        for line in actor_lines(answer, rates):
             sys.stdout.write(line + "\n")
 
     async def _show_session(self, broker: LiveBroker, client: str) -> None:
@@ -173,9 +173,9 @@ class _ActorPageText:
             sys.stdout.write(line + "\n")
 
 
-def connection_of(found: dict[str, Any]) -> dict[str, Any] | None:
+def connection_of(answer: dict[str, Any]) -> dict[str, Any] | None:
     """Return the connection in a reply to ``actor``; None if it is another actor."""
-    return found["detail"] if found["actor"]["type"] == "connection" else None
+    return answer["detail"] if answer["actor"]["type"] == "connection" else None
 
 
 def connection_rates(
@@ -197,9 +197,9 @@ def live_session_lines(view: SessionView, rates: dict[str, float] | None) -> Ite
         yield from more_lines(view.subscriptions)
 
 
-def actor_lines(found: dict[str, Any], rates: dict[str, float] | None) -> Iterator[str]:
+def actor_lines(answer: dict[str, Any], rates: dict[str, float] | None) -> Iterator[str]:
     """Yield an actor that is not a session in full, as text."""
-    row, detail, now_ms = found["actor"], found["detail"], _now_ms()
+    row, detail, now_ms = answer["actor"], answer["detail"], _now_ms()
     yield f"{text.escaped(row['type'])} {text.name(row['name'])}"
     parent = text.escaped(row["parent"]) if row["parent"] is not None else "no actor"
     yield f"  {_actor_words(row, now_ms)}"
@@ -230,18 +230,18 @@ def subscription_lines(detail: dict[str, Any]) -> Iterator[str]:
 
 def _actor_words(row: dict[str, Any], now_ms: int) -> str:
     """Return an actor's counters on a line."""
-    last = idle(row["last_active_ms"], now_ms)
+    idle_text = idle(row["last_active_ms"], now_ms)
     load = f" ({row['recent_us_per_s'] / 1e4:.1f} %)" if row["recent_us_per_s"] >= _LOAD else ""
     return (
         f"{text.escaped(row['id'])}  {text.escaped(row['state'])}, {row['handled']:,} handled, "
         f"mailbox {row['mailbox']:,}/{row['high_water']:,}, "
-        f"{'never active' if last is None else f'idle {last}'}, "
+        f"{'never active' if idle_text is None else f'idle {idle_text}'}, "
         f"busy {duration_text(row['busy_us'] / 1000)}{load}"
     )
 
 
-def _print_json(found: dict[str, Any]) -> None:
-    sys.stdout.write(text.json_line(json_object(found)) + "\n")
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(text.json_line(json_object(value)) + "\n")
 
 
 def _now_ms() -> int:

@@ -44,7 +44,7 @@ def merge_advice(problems: Iterable[Problem]) -> list[Problem]:
     Drops because of a full queue are reported with the queue, those of denied messages with the
     denial.
     """
-    known = {
+    by_code = {
         (each["client"], each["code"]): dict(each)
         for each in problems
         if each["code"] in _MERGED_CODES
@@ -53,14 +53,14 @@ def merge_advice(problems: Iterable[Problem]) -> list[Problem]:
     for each in problems:
         client = each["client"]
         if each["code"] != "drops":
-            merged.append(known.get((client, each["code"]), each))
+            merged.append(by_code.get((client, each["code"]), each))
             continue
         counts = dict(each["by"])
-        full = known.get((client, "queue_full"))
+        full = by_code.get((client, "queue_full"))
         if full is not None:
             full["lost"] = counts.pop("queue_messages", 0) + counts.pop("queue_bytes", 0)
             full["since_ms"] = each.get("since_ms")
-        if (client, "denied") in known:
+        if (client, "denied") in by_code:
             counts.pop("not_permitted", None)
         if counts:
             ages = each.get("ages_ms", {})
@@ -96,7 +96,7 @@ def advise(problem: Problem) -> Advice:
 
 def most_urgent_first(advice: Iterable[Advice]) -> list[Advice]:
     """Return advice in the order of severity, otherwise as it was."""
-    return sorted(advice, key=lambda one: _SEVERITIES.index(one.severity))
+    return sorted(advice, key=lambda entry: _SEVERITIES.index(entry.severity))
 
 
 def _begin(problem: Problem) -> str:
@@ -255,9 +255,9 @@ def _permission_check(problem: Problem) -> str:
     path, user = problem.get("permissions"), problem.get("user")
     groups = problem.get("groups") or ()
     words = ["-" if user is None else user, problem["client"], action, topic]
-    known = path and user != "-" and action in ("publish", "subscribe", "history")
+    is_known = path and user != "-" and action in ("publish", "subscribe", "history")
     exact = "\\" not in topic and not topic.endswith(" more)")
-    if not known or not exact or not "".join([*words, *groups, path or ""]).isprintable():
+    if not is_known or not exact or not "".join([*words, *groups, path or ""]).isprintable():
         return show_client(problem)
     flags = [f"--permissions {shlex.quote(path or '')}"]
     flags += [f"--group {shlex.quote(group)}" for group in groups]

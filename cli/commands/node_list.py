@@ -42,13 +42,13 @@ def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
             stack.push_async_callback(disconnect, client)
             logs = await logs_of(client, name)
             answers = [ask_nodes(client, log, _ANSWER_SECONDS) for log in logs or [name]]
-            found: list[dict[str, Any]] = []
+            members: list[dict[str, Any]] = []
             asked_ms = round(time.time() * 1000)  # most nodes answer within a few milliseconds
             for number, data in enumerate(await asyncio.gather(*answers)):
-                statuses = [one for one in map(decode_status, data) if one is not None]
+                statuses = [status for status in map(decode_status, data) if status is not None]
                 nodes = rows(statuses, asked_ms)
                 suffix = f"-p{number}"
-                found += (
+                members += (
                     [
                         {**row, "log": number, "node": row["node"].removesuffix(suffix)}
                         for row in nodes
@@ -56,17 +56,17 @@ def run(flags: SourceFlags, cluster: str | None, *, as_json: bool) -> None:
                     if logs
                     else nodes
                 )
-            return found
+            return members
 
-    found = asyncio.run(ask())
-    if not found:
+    members = asyncio.run(ask())
+    if not members:
         raise NoLiveBroker(
             f"no node of cluster {text.name(name)} answers on NATS at {access.where}: check that "
             "one is running and that this NATS user may send requests to it"
         )
-    several = "log" in found[0]
-    columns = _columns(several=several, problems=any(row["problem"] for row in found))
-    show(found, len(found), "node", columns, as_json=as_json)
+    several = "log" in members[0]
+    columns = _columns(several=several, problems=any(row["problem"] for row in members))
+    show(members, len(members), "node", columns, as_json=as_json)
 
 
 async def logs_of(client: DirectClient, cluster: str) -> list[str]:
@@ -91,16 +91,22 @@ def cluster_access(flags: SourceFlags, cluster: str | None) -> tuple[str, Connec
     return name, external_access(settings)
 
 
-def rows(found: list[NodeStatus], asked_ms: int) -> list[dict[str, Any]]:
+def rows(statuses: list[NodeStatus], asked_ms: int) -> list[dict[str, Any]]:
     """Return a row for each node that was asked at this Unix time, the leader first."""
-    stored = max((one.sequence for one in found if one.role is Role.LEADING), default=None)
+    stored = max(
+        (status.sequence for status in statuses if status.role is Role.LEADING), default=None
+    )
     made = [
         {
-            **{name: value for name, value in dataclasses.asdict(one).items() if name not in _LEFT},
-            "behind": None if stored is None else max(0, stored - one.sequence),
-            "clock_off_ms": one.time_ms - asked_ms,
+            **{
+                name: value
+                for name, value in dataclasses.asdict(status).items()
+                if name not in _LEFT
+            },
+            "behind": None if stored is None else max(0, stored - status.sequence),
+            "clock_off_ms": status.time_ms - asked_ms,
         }
-        for one in found
+        for status in statuses
     ]
     return sorted(made, key=lambda row: (row["role"] != Role.LEADING, row["node"]))
 
@@ -152,19 +158,19 @@ def move_leadership(flags: SourceFlags, cluster: str | None, to: str, log: int |
             stack.push_async_callback(disconnect, client)
             began = time.monotonic()
             led, suffix = _log_named(name, await logs_of(client, name), log)
-            wanted = to + suffix if to else ""
-            answer = await ask_to_move(client, led, wanted, _MOVE_ANSWER_SECONDS)
+            target = to + suffix if to else ""
+            answer = await ask_to_move(client, led, target, _MOVE_ANSWER_SECONDS)
             if not answer:
                 raise NoLiveBroker(
                     f"no node leads cluster {text.name(led)} on NATS at {access.where}: see "
                     "foldmq nodes"
                 )
-            found = orjson.loads(answer)
-            if "error" in found:
-                raise Refused(text.escaped(found["error"]))
+            reply = orjson.loads(answer)
+            if "error" in reply:
+                raise Refused(text.escaped(reply["error"]))
             while time.monotonic() - began < _MOVED_SECONDS:
                 nodes = map(decode_status, await ask_nodes(client, led, _LOOK_SECONDS))
-                leader = _leader(filter(None, nodes), found["from"])
+                leader = _leader(filter(None, nodes), reply["from"])
                 if leader is not None:
                     seconds = time.monotonic() - began
                     node = text.name(leader.node.removesuffix(suffix))
@@ -175,7 +181,7 @@ def move_leadership(flags: SourceFlags, cluster: str | None, to: str, log: int |
                     )
                     return
         raise NoLiveBroker(
-            f"node {text.name(found['to'])} does not lead after {_MOVED_SECONDS:g} s: see "
+            f"node {text.name(reply['to'])} does not lead after {_MOVED_SECONDS:g} s: see "
             "foldmq nodes"
         )
 
@@ -197,4 +203,4 @@ def _log_named(cluster: str, logs: list[str], log: int | None) -> tuple[str, str
 
 def _leader(nodes: Iterable[NodeStatus], before: str) -> NodeStatus | None:
     """Return the leader, if it is not the one before."""
-    return next((one for one in nodes if one.role is Role.LEADING and one.node != before), None)
+    return next((node for node in nodes if node.role is Role.LEADING and node.node != before), None)

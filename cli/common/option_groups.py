@@ -35,8 +35,8 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     made: Any = functools.wraps(command)(run)
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    found: Callable[..., None] = made
-    return found
+    wrapped: Callable[..., None] = made
+    return wrapped
 
 
 def _is_group(hint: Any) -> bool:

@@ -171,7 +171,9 @@ class _Translation:
     def _collect(self) -> None:
         """Assign the options to the broker, its listeners and its connections."""
         options = list(_options(self._result.source))
-        apart = any(one.name == "per_listener_settings" and _is_true(one) for one in options)
+        apart = any(
+            setting.name == "per_listener_settings" and _is_true(setting) for setting in options
+        )
         listener, bridge = self._default, False
         for option in options:
             name = _PLUGIN_FILES.get(option.name, option.name)
@@ -207,7 +209,7 @@ class _Translation:
 
     def _add_listener(self, listener: _Listener) -> None:
         result, options = self._result, listener.options
-        values = {name: one.value for name, one in options.items()}
+        values = {name: setting.value for name, setting in options.items()}
         made: dict[str, object] = {}
         encrypted = "certfile" in options or "keyfile" in options
         web = values.get("protocol") == "websockets"
@@ -256,9 +258,9 @@ class _Translation:
         files: dict[str, _Option] = {}
         for name in ("password_file", "acl_file"):
             options = [
-                one
-                for source in (self._global, *(one.options for one in listeners))
-                if (one := source.pop(name, None)) is not None
+                access
+                for source in (self._global, *(listener.options for listener in listeners))
+                if (access := source.pop(name, None)) is not None
             ]
             for option in options:
                 if files.setdefault(name, option).value != option.value:
@@ -280,7 +282,7 @@ class _Translation:
             self._local if anonymous is None else _is_true(anonymous)
         )
         names = ("use_identity_as_username", "use_subject_as_username")
-        by_certificate = any(name in one.options for one in listeners for name in names)
+        by_certificate = any(name in listener.options for listener in listeners for name in names)
         for listener in listeners:
             own = listener.options.pop("allow_anonymous", None)
             if own is not None:

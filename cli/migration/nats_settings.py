@@ -159,14 +159,14 @@ def _add_users(
 def _mqtt_users(users: config_parser.Value) -> Iterator[config_parser.Value]:
     """Yield the users that may connect with MQTT, without the types of their connections."""
     for user in users.what if isinstance(users.what, list) else ():
-        known = dict(_map(user))
-        types = known.pop("allowed_connection_types", None) or known.pop("connection_types", None)
+        fields = dict(_map(user))
+        types = fields.pop("allowed_connection_types", None) or fields.pop("connection_types", None)
         if types is not None and isinstance(types.what, list):
-            names = {str(one.what).upper() for one in types.what}
+            names = {str(kind.what).upper() for kind in types.what}
             if not names & _MQTT:
                 continue
-        known.pop("account", None)
-        yield config_parser.Value(known, user.line)
+        fields.pop("account", None)
+        yield config_parser.Value(fields, user.line)
 
 
 def _add_password(result: ImportedSettings, place: str, name: str, password: str) -> None:

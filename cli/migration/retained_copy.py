@@ -83,20 +83,20 @@ def copy_retained(
     """
     _, messages = collect_retained(source, level, quiet)
     ours, before = collect_retained(target, None, quiet)
-    wanted = {topic: message for topic, message in messages.items() if topic not in before}
+    new_messages = {topic: message for topic, message in messages.items() if topic not in before}
     with pub.Publisher(
         target, client_session.ClientSession(level=ours), client_session.MessageFields()
     ) as publisher:
-        for topic, message in wanted.items():
+        for topic, message in new_messages.items():
             publisher.publish(
                 topic, bytes(message.payload), message.qos, retain=True, fields=_fields_of(message)
             )
     # At QoS 0 nothing is acknowledged, and what permissions deny is dropped.
     _, after = collect_retained(target, ours, quiet)
-    missing = sorted(topic for topic in wanted if topic not in after)
-    copied = text.count_of(len(wanted) - len(missing), "retained message")
+    missing = sorted(topic for topic in new_messages if topic not in after)
+    copied = text.count_of(len(new_messages) - len(missing), "retained message")
     sys.stdout.write(f"{copied} copied from {source.address} to {target.address}\n")
-    kept = len(messages) - len(wanted)
+    kept = len(messages) - len(new_messages)
     if kept:
         sys.stdout.write(f"{text.count_of(kept, 'topic')} had one already, which was kept\n")
     if missing:

@@ -75,7 +75,7 @@ class Access:
         callout, external = self._callout(settings), None
         if callout is not None and settings.auth_method is not None:
             external = settings.auth_method, CalloutMethod(callout)
-        found = make_backends(
+        backends = make_backends(
             passwords=users,
             tokens=make_tokens(settings),
             callout=callout,
@@ -83,7 +83,7 @@ class Access:
             ask_certified=settings.auth_subject is not None,
         )
         made = BackendSelection(
-            found,
+            backends,
             methods=make_methods(users, external),
             backoff=self._backoff,
             counts=self._chain.counts if self._chain is not None else None,
@@ -169,11 +169,11 @@ def users_digest(settings: Settings, secret: bytes) -> str:
     files = [path for path in (settings.password_file, settings.jwt_keys) if path is not None]
     if not files:
         return ""
-    found = hmac.new(secret, digestmod=hashlib.sha256)
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
     for path in files:
         data = path.read_bytes()
-        found.update(len(data).to_bytes(8, "big") + data)
-    return found.hexdigest()[:16]
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:16]
 
 
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:

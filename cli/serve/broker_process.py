@@ -130,8 +130,8 @@ def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
             )
     copied = settings.model_copy(update=changed)
     # A copied setting counts as set only if it was set.
-    given = settings.model_fields_set | (changed.keys() - {"metrics"})
-    copied.model_fields_set.intersection_update(given)
+    names = settings.model_fields_set | (changed.keys() - {"metrics"})
+    copied.model_fields_set.intersection_update(names)
     return copied
 
 

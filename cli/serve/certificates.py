@@ -115,10 +115,10 @@ class CertificateWatch:
 
 
 def with_files(
-    loaded: Iterable[dict[str, Any]], found: Iterable[dict[str, Any]]
+    loaded: Iterable[dict[str, Any]], current: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the rows of what is in use; each with the end of what its file has now."""
-    ends = {(row["setting"], row["listener"], row["file"]): row["ends_ms"] for row in found}
+    ends = {(row["setting"], row["listener"], row["file"]): row["ends_ms"] for row in current}
     return [
         row | {"file_ends_ms": ends.get((row["setting"], row["listener"], row["file"]))}
         for row in loaded
@@ -171,14 +171,15 @@ def _spans(setting: str, file: Path) -> list[_Span]:
 
 
 def _certificates(data: bytes) -> list[_Span]:
-    return [_span(one) for one in _x509(data)]
+    return [_span(certificate) for certificate in _x509(data)]
 
 
 def _chain(data: bytes) -> list[_Span]:
     """Return the certificates that clients check: not the root that ends the chain."""
     first, *others = _x509(data)
     return [
-        _span(one) for one in (first, *(other for other in others if other.subject != other.issuer))
+        _span(certificate)
+        for certificate in (first, *(other for other in others if other.subject != other.issuer))
     ]
 
 
@@ -190,9 +191,11 @@ def _x509(data: bytes) -> list[x509.Certificate]:
     ]
 
 
-def _span(one: x509.Certificate) -> _Span:
+def _span(certificate: x509.Certificate) -> _Span:
     return _Span(
-        one.subject.rfc4514_string(), _ms(one.not_valid_before_utc), _ms(one.not_valid_after_utc)
+        certificate.subject.rfc4514_string(),
+        _ms(certificate.not_valid_before_utc),
+        _ms(certificate.not_valid_after_utc),
     )
 
 
@@ -202,11 +205,11 @@ def _revocation_lists(data: bytes) -> list[_Span]:
     for block in _PEM_BLOCK.finditer(data):
         if block[1] != b"X509 CRL":
             continue
-        one = x509.load_pem_x509_crl(block[0])
-        if one.next_update_utc is None:
+        revocations = x509.load_pem_x509_crl(block[0])
+        if revocations.next_update_utc is None:
             continue
-        name = one.issuer.rfc4514_string()
-        span = _Span(name, _ms(one.last_update_utc), _ms(one.next_update_utc))
+        name = revocations.issuer.rfc4514_string()
+        span = _Span(name, _ms(revocations.last_update_utc), _ms(revocations.next_update_utc))
         if name not in latest or latest[name].ends_ms < span.ends_ms:
             latest[name] = span
     return [*latest.values()]

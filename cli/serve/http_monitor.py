@@ -95,19 +95,19 @@ class HttpMonitor:
         ready = not self.not_ready_reasons()
         cluster = self.member.metrics() if self.member is not None else None
         if inspection is None:
-            found: dict[str, Any] = {"ready": ready, "cluster": cluster}
+            fields: dict[str, Any] = {"ready": ready, "cluster": cluster}
             if self.member is not None:
                 reload = self.member.reload
-                found["reload"] = reload._asdict() if reload is not None else None
-                found["certificates"] = self.member.certificates
-            return found
+                fields["reload"] = reload._asdict() if reload is not None else None
+                fields["certificates"] = self.member.certificates
+            return fields
         try:
             async with asyncio.timeout(_TIMEOUT):
-                found = await inspection.inspector.ask_for("status")
+                fields = await inspection.inspector.ask_for("status")
         except (FoldmqError, TimeoutError) as error:
             _log.warning("metrics are incomplete", reason=str(error) or "no reply in time")
-            found = inspection.status()
-        return {**found, "ready": ready, "cluster": cluster}
+            fields = inspection.status()
+        return {**fields, "ready": ready, "cluster": cluster}
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

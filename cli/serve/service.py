@@ -167,7 +167,7 @@ class Service:
                 logging_setup.report_dropped_lines(),
                 self._access.keep_known_users(self._datadir),
             ]
-            tasks = [asyncio.create_task(one) for one in beside]
+            tasks = [asyncio.create_task(work) for work in beside]
             try:
                 await self._led(self._until_stopped(broker))
             finally:
@@ -328,7 +328,7 @@ class Service:
         process, on_following = self._process, tune_collector
         if process is not None:
             # The main process passes clients on.
-            member.listening += [str(one.endpoint) for one in self._settings.listen]
+            member.listening += [str(listener.endpoint) for listener in self._settings.listen]
             member.count = lambda: process.counts
             member.spreads = process.logs_of_cluster
             on_following = process.follows
@@ -415,19 +415,19 @@ class Service:
 
         ``waiting`` are the sockets of listeners that are bound already, by name.
         """
-        found = []
+        places = []
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
         if self._process is not None:
             self._process.take_connections(broker.node, broker.admission, holding)
-            return [one.endpoint for one in self._settings.listen]
+            return [listener.endpoint for listener in self._settings.listen]
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             if options.name in waiting:
                 where, bound = self._places[options.name], waiting[options.name]
             else:
                 where, bound = self._listeners.bind(own)
             broker.admission.listen(options, bound, self._listeners.clients(options.name))
-            found.append(where)
-        return found
+            places.append(where)
+        return places
 
     def _describe(self) -> str:
         """Return a status line of the serving broker."""

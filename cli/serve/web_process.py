@@ -82,8 +82,8 @@ class WebProcess(BrokerChild):
         self._close_sockets()
 
     def _close_sockets(self) -> None:
-        for one in self._sockets:
-            one.close()
+        for listener in self._sockets:
+            listener.close()
         self._sockets = []
         self.address = None
 

@@ -95,12 +95,12 @@ class BrokerChild:
         self,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        given: bytes = b"",
+        data: bytes = b"",
         descriptors: Sequence[int] = (),
     ) -> str:
         """Run a command of foldmq; return how it ended: ``exit 0``, ``signal 9`` or a reason.
 
-        ``given`` is written to its standard input; it inherits the ``descriptors``.
+        ``data`` is written to its standard input; it inherits the ``descriptors``.
         """
         try:
             process = self._process = await asyncio.create_subprocess_exec(
@@ -114,10 +114,10 @@ class BrokerChild:
                 start_new_session=True,
                 pass_fds=descriptors,
             )
-            if given and process.stdin is not None:
+            if data and process.stdin is not None:
                 # It may end at once; uvloop raises RuntimeError for a closed pipe.
                 with contextlib.suppress(ConnectionError, RuntimeError):
-                    process.stdin.write(given)
+                    process.stdin.write(data)
                     await process.stdin.drain()
             code = await process.wait()
         except OSError as error:

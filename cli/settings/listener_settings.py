@@ -157,12 +157,12 @@ class ListenerFields(SettingsGroup):
     def certified(self) -> bool:
         """Return whether every client of every listener must present a valid certificate."""
         required = self.tls_client_certs == "required"
-        return required and all(one.endpoint.encrypted for one in self.listen)
+        return required and all(listener.endpoint.encrypted for listener in self.listen)
 
     @property
     def reachable(self) -> bool:
         """Return whether clients on other machines, or behind a proxy, can connect."""
-        return self.proxy_protocol or not all(one.loopback for one in self.listen)
+        return self.proxy_protocol or not all(listener.loopback for listener in self.listen)
 
 
 PER_LISTENER = frozenset(

@@ -142,8 +142,8 @@ def _sentence(group: type[SettingsGroup], error: ErrorDetails, layers: Iterable[
     name, *element = error["loc"]
     name = str(name)
     layer = next(layer for layer in layers if name in layer.values)
-    given = error["input"] if element else layer.values[name]
-    value = "" if name in _SECRETS else " = " + json.dumps(given, default=str)
+    written = error["input"] if element else layer.values[name]
+    value = "" if name in _SECRETS else " = " + json.dumps(written, default=str)
     return f"{layer.shown(name)}{value}: {allowed(group.model_fields[name], error)}"
 
 

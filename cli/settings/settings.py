@@ -232,12 +232,14 @@ class Settings(
 
         Raises ConfigError for the first invalid setting of a listener.
         """
-        return [_for_listener(self, one) for one in self.listen]
+        return [_for_listener(self, listener) for listener in self.listen]
 
     def reloaded(self, new: "Settings") -> "Settings":
         """Return these settings with the reloadable ones replaced by those of ``new``."""
         names = set(RELOADABLE)
-        if [one.endpoint for one in new.listen] == [one.endpoint for one in self.listen]:
+        if [listener.endpoint for listener in new.listen] == [
+            listener.endpoint for listener in self.listen
+        ]:
             names.add("listen")  # with the settings of single listeners
         merged = self.model_copy(update={name: getattr(new, name) for name in names})
         # A copied setting counts as set only if it was set.
@@ -253,9 +255,9 @@ class Settings(
         return tuple(name.removesuffix("s") if name in fixed[-2:] else name for name in changed)
 
 
-def _for_listener(settings: Settings, one: Listen) -> Settings:
+def _for_listener(settings: Settings, listener: Listen) -> Settings:
     changed: dict[str, object] = {}
-    for name, value in one.own:
+    for name, value in listener.own:
         field = Settings.model_fields[name]
         kind: Any = Annotated[
             field.annotation, field, BeforeValidator(partial(checked_kind, field))
@@ -265,8 +267,8 @@ def _for_listener(settings: Settings, one: Listen) -> Settings:
         except ValidationError as error:
             shown = json.dumps(value, default=str)
             wrong = allowed(field, error.errors()[0])
-            raise ConfigError(f"listen = {one}: {name} = {shown}: {wrong}") from None
-    return settings.model_copy(update={**changed, "listen": (one,)})
+            raise ConfigError(f"listen = {listener}: {name} = {shown}: {wrong}") from None
+    return settings.model_copy(update={**changed, "listen": (listener,)})
 
 
 # Settings that SIGHUP applies to a running broker; all others need a restart.
@@ -362,9 +364,9 @@ def _listener_problems(settings: Settings) -> Iterator[str]:
     twice = listed_twice(settings.listen)
     if twice is not None:
         yield f"listen = {twice}: another listener already has this address"
-    for one in settings.listen:
+    for listener in settings.listen:
         try:
-            wrong = problem(_for_listener(settings, one))
+            wrong = problem(_for_listener(settings, listener))
         except ConfigError as error:
             wrong = str(error)
         if wrong is not None:

@@ -363,10 +363,10 @@ def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettin
                 continue
             group = _KINDS.get(kind) if isinstance(kind := table.get("kind"), str) else None
             if group is None:
-                *others, last = (f"'{each}'" for each in _KINDS)
-                allowed_kinds = ", ".join(others) + f" or {last}"
-                given = f" = {json.dumps(kind, default=str)}" if "kind" in table else ""
-                problems.append(f"{where}.kind{given}: must be {allowed_kinds}")
+                *others, last_kind = (f"'{each}'" for each in _KINDS)
+                allowed_kinds = ", ".join(others) + f" or {last_kind}"
+                shown = f" = {json.dumps(kind, default=str)}" if "kind" in table else ""
+                problems.append(f"{where}.kind{shown}: must be {allowed_kinds}")
                 continue
             try:
                 sinks[name] = group(**table)
@@ -392,17 +392,17 @@ def setting_error(where: str, group: type[DestinationSettings], error: Any) -> s
     key = "begin" if name == "from" else name
     if name == "options" and len(error["loc"]) > 1:
         return f"{place}: {error['loc'][1]} must be text or a number"
-    given = json.dumps(error["input"], default=str)
+    shown = json.dumps(error["input"], default=str)
     has_secret = isinstance(error["input"], dict) if name == "options" else name == "url"
-    if has_secret and ("@" in given or "password" in given or name == "options"):
+    if has_secret and ("@" in shown or "password" in shown or name == "options"):
         # No message shows a value that may have a password.
         return f"{place}: {allowed(group.model_fields[key], error)}"
     if error["type"] in ("too_short", "tuple_type", "too_long"):
         listed = _LISTED.get(name, f"1 to {_MOST_FILTERS} topic filters")
-        return f"{place} = {given}: must be a list of {listed}"
+        return f"{place} = {shown}: must be a list of {listed}"
     if error["type"] == "dict_type":
-        return f"{place} = {given}: must be a table"
-    return f"{place} = {given}: {allowed(group.model_fields[key], error)}"
+        return f"{place} = {shown}: must be a table"
+    return f"{place} = {shown}: {allowed(group.model_fields[key], error)}"
 
 
 def sink_contradictions(settings: Settings) -> Iterator[str]:
@@ -418,9 +418,9 @@ def check_sink_files(settings: Settings) -> None:
     from cli.settings.connection_settings import unreadable_files
 
     problems = [
-        f"sink.{name}.{given}: {reason}"
+        f"sink.{name}.{setting}: {reason}"
         for name, sink in settings.sinks.items()
-        for given, reason in sink.unusable()
+        for setting, reason in sink.unusable()
     ]
     problems += unreadable_files(settings)
     if problems:

@@ -228,8 +228,8 @@ def _too_high(settings: "Settings", name: str, several: str, ports: int) -> Iter
         )
 
 
-def _not_with_several_logs(settings: "Settings", several: str, one: str) -> Iterator[str]:
+def _not_with_several_logs(settings: "Settings", several: str, single: str) -> Iterator[str]:
     """Yield a message for each setting that several logs do not support."""
     for name in ("bridge_user_map", "keep_until_archived", "auth_subject", "record_qos0"):
         if getattr(settings, name) and name in settings.model_fields_set:
-            yield f"{several} and {name} cannot be combined yet: use {one} for {name}"
+            yield f"{several} and {name} cannot be combined yet: use {single} for {name}"

@@ -60,11 +60,11 @@ def run_audit(flags: SparkFlags, options: AuditFlags, *, as_json: bool, spark: b
 
     def work(job: Job, claims: ClaimedStates) -> Outcome:
         with job.busy("auditing") as tell:
-            found = audit(
+            result = audit(
                 job.log, claims.rows, cluster=options.cluster, progress=tell, local=limits
             )
-        nodes, notes = [], [*found.notes, *claims.notes]
-        for node in found.nodes:
+        nodes, notes = [], [*result.notes, *claims.notes]
+        for node in result.nodes:
             end, owner = claims.ends.get(node.node), claims.owners.get(node.node)
             if end is not None:
                 node = dataclasses.replace(node, doubts=(*node.doubts, end))
@@ -72,7 +72,7 @@ def run_audit(flags: SparkFlags, options: AuditFlags, *, as_json: bool, spark: b
                 notes.append(restored_text(owner, node.node))
                 node = dataclasses.replace(node, node=owner)
             nodes.append(node)
-        return dataclasses.replace(found, nodes=tuple(nodes), notes=tuple(notes))
+        return dataclasses.replace(result, nodes=tuple(nodes), notes=tuple(notes))
 
     outcome = run_job(
         flags,

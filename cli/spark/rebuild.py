@@ -141,7 +141,7 @@ def run_rebuild(flags: SparkFlags, what: str, options: RebuildFlags) -> None:
     def work(job: Job, _nothing: None) -> None:
         with job.busy("reading the log"):
             log = job.log.pinned()
-            found = rebuild(log, what)
-        write_rows(job, found, to, view.order, view.columns, view.noun, as_of(log))
+            frame = rebuild(log, what)
+        write_rows(job, frame, to, view.order, view.columns, view.noun, as_of(log))
 
     run_job(flags, moment, nothing, work)

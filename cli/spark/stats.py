@@ -39,37 +39,39 @@ def run_stats(flags: SparkFlags, options: StatsFlags, *, as_json: bool) -> None:
         None if point is None else parse_point(point) for point in (options.start, options.end)
     )
 
-    async def beginning(found: Found) -> dict[str, str]:
-        return since(found, begin)
+    async def beginning(place: Found) -> dict[str, str]:
+        return since(place, begin)
 
     def work(job: Job, bounds: dict[str, str]) -> None:
         with job.busy("counting") as tell:
             log = job.log.having(**bounds)
-            found = measure_traffic(log, by=keys, levels=options.levels, window_s=span, tell=tell)
+            stats = measure_traffic(log, by=keys, levels=options.levels, window_s=span, tell=tell)
             try:
                 if to is not None:
-                    rows = save(found.windows, to)
-                    said = f"{text.count_of(rows, 'row')} in {directory_text(to.directory or '')}\n"
+                    rows = save(stats.windows, to)
+                    lines = (
+                        f"{text.count_of(rows, 'row')} in {directory_text(to.directory or '')}\n"
+                    )
                 elif as_json:
-                    said = text.json_line(traffic_json(found, top)) + "\n"
+                    lines = text.json_line(traffic_json(stats, top)) + "\n"
                 else:
-                    said = traffic_text(found, top or TOP)
+                    lines = traffic_text(stats, top or TOP)
                 if html is not None:
-                    save_html(html, traffic_page(found, top or TOP))
+                    save_html(html, traffic_page(stats, top or TOP))
             finally:
-                found.close()
-        sys.stdout.write(said)
+                stats.close()
+        sys.stdout.write(lines)
 
     run_job(flags, end, beginning, work)
 
 
-def _window(given: str) -> int:
+def _window(written: str) -> int:
     try:
-        span = seconds(given)
+        span = seconds(written)
     except ValueError as error:
-        raise UsageError(f"--window {given!r} {error}") from None
+        raise UsageError(f"--window {written!r} {error}") from None
     if not isinstance(span, float) or span < 1 or not span.is_integer():
-        raise UsageError(f"--window {given!r} must be a number of whole seconds, 1s or more")
+        raise UsageError(f"--window {written!r} must be a number of whole seconds, 1s or more")
     if span > _LONGEST_S:
-        raise UsageError(f"--window {given!r} must be at most 36500d")
+        raise UsageError(f"--window {written!r} must be at most 36500d")
     return int(span)

@@ -53,9 +53,9 @@ def check_permission(
         validate(question.topic)
     except TopicError as error:
         raise UsageError(f"{text.name(question.topic)}: {error.reason}") from None
-    given = _permissions(permissions, config)
-    explained = _explain(given, question)
-    groups = sorted(given.groups_of(question.user).union(question.groups))
+    rules = _permissions(permissions, config)
+    explained = _explain(rules, question)
+    groups = sorted(rules.groups_of(question.user).union(question.groups))
     typer.echo(_json(explained) if as_json else _sentence(question, groups, explained))
     return explained.allowed
 
@@ -63,9 +63,9 @@ def check_permission(
 def _permissions(path: Path | None, config: Path | None) -> Permissions:
     if path is not None:
         return rules_file.load(path)
-    found = load_settings({}, os.environ, config)
-    if found.permissions is not None:
-        return rules_file.load(found.permissions)
+    settings = load_settings({}, os.environ, config)
+    if settings.permissions is not None:
+        return rules_file.load(settings.permissions)
     if config is None and not os.environ.get(CONFIG_VARIABLE):
         raise UsageError("give --permissions FILE, or the broker's settings with --config FILE")
     return Permissions()
