@@ -46,7 +46,7 @@ def _pub(
     session = client_session.session_of(
         broker, connection, will, will_properties, given_flags(message_flags)
     )
-    fields = client_session.message_fields_of(message_flags)
+    fields = client_session.message_properties(message_flags)
     source = sys.stdin.buffer if messages.lines else None
     payloads = pub.payloads(messages.message, messages.file, null=messages.null, lines=source)
     with pub.Publisher(client.target_of(broker), session, fields) as publisher:

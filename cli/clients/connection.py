@@ -24,7 +24,7 @@ from cli.clients.client_errors import (
     reason_text,
 )
 from cli.clients.client_options import BrokerFlags
-from cli.clients.client_session import ClientSession, ClientWill, MessageFields
+from cli.clients.client_session import ClientSession, ClientWill
 from cli.common.units import Address
 from eventstore.edited_files import unmarked_copy, unmarked_pair
 from protocol.mqtt.reason_codes import FAILURE
@@ -182,8 +182,7 @@ class _PahoClient(mqtt.Client):
 def _set_will(client: mqtt.Client, will: ClientWill, level: int) -> None:
     properties = None
     if level == 5:
-        values = {**message_values(will.fields), "WillDelayInterval": will.delay}
-        properties = properties_of(PacketTypes.WILLMESSAGE, values)
+        properties = properties_of(PacketTypes.WILLMESSAGE, will.properties)
     client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
 
 
@@ -195,28 +194,15 @@ def properties_of(packet: int, values: Mapping[str, object] = _NOTHING) -> Prope
     properties = Properties(packet)  # type: ignore[no-untyped-call]  # has no types
     for name, value in values.items():
         if value is not None:
-            setattr(properties, name, value)
+            setattr(properties, name, [*value] if isinstance(value, tuple) else value)
     return properties
-
-
-def message_values(fields: MessageFields) -> dict[str, object]:
-    """Return the properties of a message by paho's names."""
-    return {
-        "PayloadFormatIndicator": 1 if fields.utf8 else None,
-        "MessageExpiryInterval": fields.expiry,
-        "ContentType": fields.content_type,
-        "ResponseTopic": fields.response_topic,
-        "CorrelationData": fields.correlation,
-        "UserProperty": [*fields.user] or None,
-        "TopicAlias": fields.alias,
-    }
 
 
 def _connect_values(session: ClientSession) -> dict[str, object]:
     return {
         "SessionExpiryInterval": session.expiry,
         "ReceiveMaximum": session.receive_maximum,
-        "UserProperty": [*session.user] or None,
+        "UserProperty": session.user or None,
     }
 
 

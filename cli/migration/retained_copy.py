@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from cli.clients import client_errors, client_session, connection, pub, sub
+from cli.clients import client_errors, client_session, connection, message_text, pub, sub
 from cli.common import text
 from protocol.mqtt.topics import is_reserved_topic
 
@@ -84,13 +84,11 @@ def copy_retained(
     _, messages = collect_retained(source, level, quiet)
     ours, before = collect_retained(target, None, quiet)
     new_messages = {topic: message for topic, message in messages.items() if topic not in before}
-    with pub.Publisher(
-        target, client_session.ClientSession(level=ours), client_session.MessageFields()
-    ) as publisher:
+    with pub.Publisher(target, client_session.ClientSession(level=ours), {}) as publisher:
         for topic, message in new_messages.items():
-            publisher.publish(
-                topic, bytes(message.payload), message.qos, retain=True, fields=_fields_of(message)
-            )
+            fields = message_text.properties_by_name(message)
+            payload = bytes(message.payload)
+            publisher.publish(topic, payload, message.qos, retain=True, fields=fields)
     # At QoS 0 nothing is acknowledged, and what permissions deny is dropped.
     _, after = collect_retained(target, ours, quiet)
     missing = sorted(topic for topic in new_messages if topic not in after)
@@ -103,16 +101,3 @@ def copy_retained(
         names = text.several(map(text.name, missing), _SHOWN)
         sys.stderr.write(f"not found at {target.address} afterwards: {names}\n")
     return not missing
-
-
-def _fields_of(message: mqtt.MQTTMessage) -> client_session.MessageFields:
-    """Return the properties of a received message."""
-    values = message.properties
-    return client_session.MessageFields(
-        getattr(values, "MessageExpiryInterval", None),
-        getattr(values, "ContentType", None),
-        getattr(values, "ResponseTopic", None),
-        getattr(values, "CorrelationData", None),
-        utf8=bool(getattr(values, "PayloadFormatIndicator", 0)),
-        user=tuple(getattr(values, "UserProperty", ())),
-    )

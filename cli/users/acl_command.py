@@ -46,7 +46,7 @@ def _import(
 
 
 @dataclass(frozen=True, slots=True)
-class _QueryFlags:
+class QueryFlags:
     """An action of a client, and the permissions."""
 
     user: Annotated[str, typer.Argument(metavar="USER")]
@@ -64,10 +64,15 @@ class _QueryFlags:
     groups: Annotated[list[str] | None, typer.Option("--group", metavar="GROUP")] = None
     """Group of the user from a token. May be repeated."""
 
+    @property
+    def user_name(self) -> str | None:
+        """The user; None: the client has no user name."""
+        return None if self.user == "-" else self.user
+
 
 @_app.command("check")
 @with_option_groups
-def _check(query: _QueryFlags, as_json: Json = False) -> None:
+def _check(query: QueryFlags, as_json: Json = False) -> None:
     """Check whether a client may publish, subscribe, or read the past.
 
     Prints the rule that decides. Exits with 0 if it is allowed, with 1 if it is denied.
@@ -75,9 +80,5 @@ def _check(query: _QueryFlags, as_json: Json = False) -> None:
     # Other commands do not load the code for permissions.
     from cli.users import acl
 
-    user = None if query.user == acl.NO_USER else query.user
-    question = acl.PermissionQuery(
-        user, query.client, query.action, query.topic, query.groups or ()
-    )
-    if not acl.check_permission(question, query.permissions, query.config, as_json=as_json):
+    if not acl.check_permission(query, as_json=as_json):
         raise typer.Exit(1)
