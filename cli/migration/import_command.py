@@ -123,7 +123,7 @@ def _retained(copy: _CopyFlags, broker: client_options.BrokerFlags) -> None:
         broker = replace(broker, host=place.host, port=place.port or None)
     level = None if broker.version is None else option_values.choose_level(broker.version, [])
     origin = connection.target_of(broker)
-    destination = connection.find_target("127.0.0.1", None, None, None, copy.to)
+    destination = connection.target_of(client_options.BrokerFlags(url=copy.to))
     _finish(copy_retained(origin, level, destination, copy.quiet))
 
 
