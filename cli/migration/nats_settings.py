@@ -6,7 +6,7 @@ from typing import Final
 
 from cli.common import text
 from cli.migration.imported_settings import ImportedSettings
-from cli.settings.setting_sources import ConfigError
+from cli.settings.setting_sources import ConfigError, read_text
 from eventstore.server import config_parser, users_file
 from eventstore.server.users_file import NatsUser, SubjectRules
 from protocol.mqtt.topics import TopicError, validate_topic_filter
@@ -40,11 +40,7 @@ def import_nats_settings(result: ImportedSettings) -> None:
     """
     path = result.source
     try:
-        top = config_parser.parse(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
+        top = config_parser.parse(read_text(path))
     except config_parser.NatsConfError as error:
         raise ConfigError(f"{path}:{error.line}: {error}") from None
     block = _map(top.get("mqtt"))

@@ -139,17 +139,23 @@ def _from_environment(
     return values
 
 
-def _from_file(path: Path, names: Collection[str], problems: list[str]) -> dict[str, object]:
-    import tomllib
-
+def read_text(path: Path) -> str:
+    """Return the text of a file, without a byte order mark; raises ConfigError."""
     try:
-        values = tomllib.loads(expand_home(path).read_text("utf-8-sig"))
+        return expand_home(path).read_text("utf-8-sig")
     except NoHome as error:
         raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
+
+
+def _from_file(path: Path, names: Collection[str], problems: list[str]) -> dict[str, object]:
+    import tomllib
+
+    try:
+        values = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {escaped(str(error))}") from None
     except RecursionError:
