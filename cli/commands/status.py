@@ -4,7 +4,7 @@ import contextlib
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from cli.commands.certificate_advice import advise_on_certificates, certificate_
 from cli.commands.outbox_advice import destinations_text
 from cli.common import text
 from cli.common.colour import Style, painted
-from cli.common.tables import Column, Table
+from cli.common.tables import Cell, Column, Table
 from cli.logs.broker_client import LiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
@@ -154,8 +154,11 @@ def status_lines(statuses: Sequence[Status], brokers: LogBrokers) -> Iterator[st
 def _title(total: Status, brokers: LogBrokers) -> str:
     if brokers.several:
         return brokers.title
-    up = text.duration(total["time_ms"] - total["started_ms"])
-    return f"node {text.escaped(str(total['node']))}, up {up}"
+    return f"node {text.escaped(str(total['node']))}, up {_uptime(total)}"
+
+
+def _uptime(status: Mapping[str, Any]) -> str:
+    return text.duration(status["time_ms"] - status["started_ms"])
 
 
 def _dropped_lines(count: int) -> Iterator[str]:
@@ -241,17 +244,29 @@ def _table(reports: Sequence[Status], brokers: LogBrokers) -> None:
         [
             Column("LOG", lambda row: row["node"]),
             Column("STATE", _state, style=lambda row: "green" if row.get("ready") else "red"),
-            Column("UP", _up, right=True, wide=True),
+            Column("UP", _answered(_uptime), right=True, wide=True),
             Column("PID", lambda row: row.get("pid"), right=True, least_width=150),
             *([epoch] if epochs else []),
-            Column("CONNECTIONS", lambda row: _of(row, "connections", "open"), right=True),
+            Column("CONNECTIONS", _answered(lambda row: row["connections"]["open"]), right=True),
             Column("SUBSCR.", lambda row: row.get("subscriptions"), right=True, least_width=120),
-            Column("IN FLIGHT", lambda row: _of(row, "census", "in_flight"), right=True, wide=True),
-            Column("QUEUED", lambda row: _of(row, "census", "queued"), right=True),
-            Column("DROPPED", _dropped, right=True),
-            Column("RECORDS", _records, right=True, least_width=150),
-            Column("SIZE", lambda row: _size(_of(row, "log", "stream_bytes")), right=True),
-            Column("MEMORY", lambda row: _size(_of(row, "process", "rss")), right=True),
+            Column(
+                "IN FLIGHT",
+                _answered(lambda row: row["census"]["in_flight"]),
+                right=True,
+                wide=True,
+            ),
+            Column("QUEUED", _answered(lambda row: row["census"]["queued"]), right=True),
+            Column("DROPPED", _answered(lambda row: sum(row["dropped"].values())), right=True),
+            Column(
+                "RECORDS",
+                _answered(lambda row: f"{row['log']['first']}-{row['log']['durable']}"),
+                right=True,
+                least_width=150,
+            ),
+            Column(
+                "SIZE", _answered(lambda row: _size(row["log"].get("stream_bytes"))), right=True
+            ),
+            Column("MEMORY", _answered(lambda row: _size(row["process"]["rss"])), right=True),
         ]
     )
     sys.stdout.write("\n")
@@ -266,21 +281,11 @@ def _state(row: Mapping[str, Any]) -> str:
     return "ready" if row["ready"] else "not ready"
 
 
-def _up(row: Mapping[str, Any]) -> str | None:
-    return text.duration(row["time_ms"] - row["started_ms"]) if "ready" in row else None
-
-
-def _of(row: Mapping[str, Any], part: str, name: str) -> int | None:
-    value: int | None = row[part].get(name) if part in row else None
-    return value
-
-
-def _dropped(row: Mapping[str, Any]) -> int | None:
-    return sum(row["dropped"].values()) if "dropped" in row else None
-
-
-def _records(row: Mapping[str, Any]) -> str | None:
-    return f"{row['log']['first']}-{row['log']['durable']}" if "ready" in row else None
+def _answered(
+    cell: Callable[[Mapping[str, Any]], Cell],
+) -> Callable[[Mapping[str, Any]], Cell]:
+    """Return the cell of a column; empty in rows of brokers that do not answer."""
+    return lambda row: cell(row) if "ready" in row else None
 
 
 def _size(count: int | None) -> str | None:

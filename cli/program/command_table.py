@@ -147,9 +147,7 @@ GROUPS: Mapping[str, Sequence[CommandEntry]] = {
         CommandEntry("salvage", _LOG, "Copy what can be proven of a damaged log."),
     ],
     "Other": [
-        CommandEntry(
-            "pseudonym", "cli.serve.pseudonym_command", "Show the pseudonym of a client identifier."
-        ),
+        CommandEntry("pseudonym", _SERVE, "Show the pseudonym of a client identifier."),
         CommandEntry("completion", _COMPLETION, "Print the completion script of a shell."),
         CommandEntry(
             "version",
