@@ -150,3 +150,4 @@ def test_an_idle_broker_loads_no_library_that_it_does_not_use(tmp_path: Path) ->
     assert broker.returncode == 0
     assert "cli.serve.http_monitor" in imported
     assert imported & (unused | printing) == set()
+    assert [name for name in imported if name.partition(".")[0] == "outbox"] == []  # no destination
