@@ -2,15 +2,19 @@
 
 import ast
 import functools
+import linecache
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 
 @functools.cache
 def texts_below(module: str) -> dict[str, dict[str, str]]:
-    """Return the texts below the attributes of the classes of a module, by class and name."""
-    classes = ast.parse(Path(str(sys.modules[module].__file__)).read_text("utf-8")).body
+    """Return the texts below the attributes of the classes of a module, by class and name.
+
+    None without the source; it may be in an archive.
+    """
+    space = vars(sys.modules[module])
+    classes = ast.parse("".join(linecache.getlines(str(space.get("__file__")), space))).body
     return {
         kind.name: {
             ast.unparse(field.target): " ".join(text.value.value.split())

@@ -49,7 +49,7 @@ def _is_group(hint: Any) -> bool:
 
 def _flags(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    for name, text in texts_below(group.__module__)[group.__name__].items():
+    for name, text in texts_below(group.__module__).get(group.__name__, {}).items():
         _option(hints[name]).help = text
     return [
         _flag(

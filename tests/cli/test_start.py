@@ -115,6 +115,22 @@ def test_the_table_of_commands_agrees_with_the_commands() -> None:
         assert help_text == entry.help, entry.name
 
 
+def test_every_flag_has_a_help_text() -> None:
+    """Most have it below a field, from where it is read."""
+    import typer
+
+    commands = [typer.main.get_command(app)]
+    count = 0
+    for command in commands:
+        if hasattr(command, "list_commands"):
+            commands += [command.get_command(None, name) for name in command.list_commands(None)]
+        for parameter in command.params:
+            shown = not getattr(parameter, "hidden", False) or parameter.rich_help_panel
+            assert parameter.help or not shown, (command.name, parameter.name)
+            count += 1
+    assert count > 1000
+
+
 def test_every_setting_has_a_topic() -> None:
     assert sorted(SETTING_NAMES) == sorted(Settings.model_fields)
     assert len(set(SETTING_NAMES)) == len(SETTING_NAMES)
