@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from answeringbroker import AnsweringBroker, Answers
