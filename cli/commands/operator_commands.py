@@ -22,6 +22,13 @@ from eventstore.errors import UsageError
 _Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")
 ]
+_ActorId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
+    ),
+]
+_ClientIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")]
 _Cluster = Annotated[
     str | None, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")
 ]
@@ -141,12 +148,7 @@ def _actors_tree(
 @with_broker_flags
 def _actors_show(
     source: SourceFlags,
-    which: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
-        ),
-    ],
+    which: _ActorId,
     full: _Full = False,
     as_json: Json = False,
 ) -> None:
@@ -201,12 +203,7 @@ def _actors_kick(
 @with_option_groups
 def _actors_restart(
     source: SourceFlags,
-    which: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
-        ),
-    ],
+    which: _ActorId,
     manner: ChangeOptions,
 ) -> None:
     """Restart an actor as after a failure.
@@ -270,7 +267,7 @@ def _sessions_show(
 @with_option_groups
 def _sessions_kick(
     source: SourceFlags,
-    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")],
+    clients: _ClientIds,
     manner: ChangeOptions,
 ) -> None:
     """Disconnect clients.
@@ -287,7 +284,7 @@ def _sessions_kick(
 @with_option_groups
 def _sessions_rm(
     source: SourceFlags,
-    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")],
+    clients: _ClientIds,
     manner: ChangeOptions,
 ) -> None:
     """Remove sessions with their subscriptions and queues.
