@@ -103,8 +103,8 @@ _RETURN_CODES = {
 
 def reason_text(code: int, explanation: str | None = None) -> str:
     """Return the meaning of a reason code, with its number and the broker's reason string."""
-    said = "" if explanation is None else f', "{escaped(explanation)}"'
-    return f"{SENTENCES.get(code, 'no reason given')} (0x{code:02X}{said})"
+    detail = "" if explanation is None else f', "{escaped(explanation)}"'
+    return f"{SENTENCES.get(code, 'no reason given')} (0x{code:02X}{detail})"
 
 
 def connect_exit_code(code: int) -> int:

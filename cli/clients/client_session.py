@@ -1,5 +1,6 @@
 """The CONNECT that ``foldmq pub`` and ``foldmq sub`` send, built from their flags."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cli.clients.client_errors import BadArgumentError
@@ -22,19 +23,8 @@ from cli.clients.option_values import (
 )
 from cli.common.option_groups import given_flags
 
-
-@dataclass(frozen=True, slots=True)
-class MessageFields:
-    """Properties of a message."""
-
-    expiry: int | None = None
-    """Seconds."""
-    content_type: str | None = None
-    response_topic: str | None = None
-    correlation: bytes | None = None
-    utf8: bool = False
-    user: Pairs = ()
-    alias: int | None = None
+MessageProperties = Mapping[str, object]
+"""Properties of a message by paho's names; None: it does not have that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +35,7 @@ class ClientWill:
     payload: bytes
     qos: int
     retain: bool
-    delay: int | None = None
-    """Seconds."""
-    fields: MessageFields = MessageFields()
+    properties: MessageProperties
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,26 +95,28 @@ def _will_of(flags: WillFlags, properties: WillPropertyFlags) -> ClientWill | No
         as_bytes("--will-payload", flags.will_payload) or b"",
         flags.will_qos,
         flags.will_retain,
-        as_seconds("--will-delay", properties.will_delay),
-        MessageFields(
-            as_seconds("--will-expiry", properties.will_expiry),
-            checked_text("--will-content-type", properties.will_content_type),
-            as_topic("--will-response-topic", properties.will_response_topic),
-            as_bytes("--will-correlation-data", properties.will_correlation_data),
-            properties.will_utf8,
-            as_pairs("--will-property", properties.will_property),
-        ),
+        {
+            "WillDelayInterval": as_seconds("--will-delay", properties.will_delay),
+            "MessageExpiryInterval": as_seconds("--will-expiry", properties.will_expiry),
+            "ContentType": checked_text("--will-content-type", properties.will_content_type),
+            "ResponseTopic": as_topic("--will-response-topic", properties.will_response_topic),
+            "CorrelationData": as_bytes(
+                "--will-correlation-data", properties.will_correlation_data
+            ),
+            "PayloadFormatIndicator": int(properties.will_utf8) or None,
+            "UserProperty": as_pairs("--will-property", properties.will_property) or None,
+        },
     )
 
 
-def message_fields_of(flags: MessagePropertyFlags) -> MessageFields:
+def message_properties(flags: MessagePropertyFlags) -> MessageProperties:
     """Return the properties that the flags describe; raises BadArgumentError."""
-    return MessageFields(
-        as_seconds("--message-expiry", flags.message_expiry),
-        checked_text("--content-type", flags.content_type),
-        as_topic("--response-topic", flags.response_topic),
-        as_bytes("--correlation-data", flags.correlation_data),
-        flags.utf8,
-        as_pairs("--user-property", flags.user_property),
-        flags.topic_alias,
-    )
+    return {
+        "MessageExpiryInterval": as_seconds("--message-expiry", flags.message_expiry),
+        "ContentType": checked_text("--content-type", flags.content_type),
+        "ResponseTopic": as_topic("--response-topic", flags.response_topic),
+        "CorrelationData": as_bytes("--correlation-data", flags.correlation_data),
+        "PayloadFormatIndicator": int(flags.utf8) or None,
+        "UserProperty": as_pairs("--user-property", flags.user_property) or None,
+        "TopicAlias": flags.topic_alias,
+    }

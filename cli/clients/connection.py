@@ -24,7 +24,7 @@ from cli.clients.client_errors import (
     reason_text,
 )
 from cli.clients.client_options import BrokerFlags
-from cli.clients.client_session import ClientSession, ClientWill, MessageFields
+from cli.clients.client_session import ClientSession, ClientWill
 from cli.common.units import Address
 from eventstore.edited_files import unmarked_copy, unmarked_pair
 from protocol.mqtt.reason_codes import FAILURE
@@ -44,43 +44,19 @@ class Target:
     """Path of the WebSocket; None: no WebSocket."""
 
 
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Files for TLS in PEM; any of them enables TLS."""
-
-    ca: Path | None = None
-    """CA certificates to verify the broker against; None: those of the system."""
-    cert: Path | None = None
-    """Client certificate."""
-    key: Path | None = None
-    insecure: bool = False
-    """Do not verify that the certificate matches the host name."""
-
-
-_NO_FILES = TlsFiles()
 _PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 _ENCRYPTED = ("mqtts", "wss")
 
 
 def target_of(flags: BrokerFlags) -> Target:
-    """Return the broker that the flags name; raises BadArgumentError."""
-    files = TlsFiles(flags.cafile, flags.cert, flags.key, flags.insecure)
-    return find_target(flags.host, flags.port, flags.username, flags.password, flags.url, files)
-
-
-def find_target(
-    host: str,
-    port: int | None,
-    username: str | None,
-    password: str | None,
-    url: str | None,
-    files: TlsFiles = _NO_FILES,
-) -> Target:
-    """Return the broker named by ``url`` (``mqtt://user:password@host:port``) or by the rest.
+    """Return the broker named by ``--url`` (``mqtt://user:password@host:port``) or by the rest.
 
     Raises BadArgumentError for an invalid URL or file.
     """
-    scheme = "mqtts" if files != _NO_FILES else "mqtt"
+    host, port, url = flags.host, flags.port, flags.url
+    username, password = flags.username, flags.password
+    encrypted = any((flags.cafile, flags.cert, flags.key, flags.insecure))
+    scheme = "mqtts" if encrypted else "mqtt"
     path = None
     if url is not None:
         expected = "--url must be mqtt://user:password@host:port, or mqtts://, ws://, wss://"
@@ -104,30 +80,30 @@ def find_target(
         password = urllib.parse.unquote(parts.password) if parts.password else password
     if password is not None and username is None:
         raise BadArgumentError("a password (-P or FOLDMQ_PASSWORD) needs a user name (-u)")
-    if files != _NO_FILES and scheme not in _ENCRYPTED:
+    if encrypted and scheme not in _ENCRYPTED:
         raise BadArgumentError(
             "--cafile, --cert, --key and --insecure need --url mqtts:// or wss://"
         )
     address = Address(host, _PORTS[scheme] if port is None else port)
-    context = _context(files) if scheme in _ENCRYPTED else None
+    context = _context(flags) if scheme in _ENCRYPTED else None
     return Target(address, username, password, context, path)
 
 
-def _context(files: TlsFiles) -> ssl.SSLContext:
+def _context(flags: BrokerFlags) -> ssl.SSLContext:
     context = ssl.create_default_context()
-    if files.insecure:
+    if flags.insecure:
         context.check_hostname = False
-    if files.key is not None and files.cert is None:
+    if flags.key is not None and flags.cert is None:
         raise BadArgumentError("--key needs --cert")
     named: Path | None = None
     try:
-        if files.ca is not None:
-            named = files.ca
-            with unmarked_copy(files.ca) as authorities:
+        if flags.cafile is not None:
+            named = flags.cafile
+            with unmarked_copy(flags.cafile) as authorities:
                 context.load_verify_locations(authorities)
-        if files.cert is not None:
-            named = files.cert
-            with unmarked_pair(files.cert, files.key) as (certificate, key):
+        if flags.cert is not None:
+            named = flags.cert
+            with unmarked_pair(flags.cert, flags.key) as (certificate, key):
                 context.load_cert_chain(certificate, key)
     except OSError as error:  # ssl.SSLError is one
         reason = (
@@ -182,8 +158,7 @@ class _PahoClient(mqtt.Client):
 def _set_will(client: mqtt.Client, will: ClientWill, level: int) -> None:
     properties = None
     if level == 5:
-        values = {**message_values(will.fields), "WillDelayInterval": will.delay}
-        properties = properties_of(PacketTypes.WILLMESSAGE, values)
+        properties = properties_of(PacketTypes.WILLMESSAGE, will.properties)
     client.will_set(will.topic, will.payload, will.qos, will.retain, properties)
 
 
@@ -195,28 +170,15 @@ def properties_of(packet: int, values: Mapping[str, object] = _NOTHING) -> Prope
     properties = Properties(packet)  # type: ignore[no-untyped-call]  # has no types
     for name, value in values.items():
         if value is not None:
-            setattr(properties, name, value)
+            setattr(properties, name, [*value] if isinstance(value, tuple) else value)
     return properties
-
-
-def message_values(fields: MessageFields) -> dict[str, object]:
-    """Return the properties of a message by paho's names."""
-    return {
-        "PayloadFormatIndicator": 1 if fields.utf8 else None,
-        "MessageExpiryInterval": fields.expiry,
-        "ContentType": fields.content_type,
-        "ResponseTopic": fields.response_topic,
-        "CorrelationData": fields.correlation,
-        "UserProperty": [*fields.user] or None,
-        "TopicAlias": fields.alias,
-    }
 
 
 def _connect_values(session: ClientSession) -> dict[str, object]:
     return {
         "SessionExpiryInterval": session.expiry,
         "ReceiveMaximum": session.receive_maximum,
-        "UserProperty": [*session.user] or None,
+        "UserProperty": session.user or None,
     }
 
 

@@ -116,6 +116,12 @@ _NAMES = {
 """foldmq's names of the properties of a message."""
 
 
+def properties_by_name(message: mqtt.MQTTMessage) -> dict[str, object]:
+    """Return the properties that another message may have as well, by paho's names."""
+    names = _NAMES.keys() - {"SubscriptionIdentifier"}
+    return {name: getattr(message.properties, name, None) for name in names}
+
+
 def message_fields(message: mqtt.MQTTMessage) -> dict[str, object]:
     """Return the properties of a message; user properties in their order."""
     properties = message.properties

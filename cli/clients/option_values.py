@@ -54,13 +54,13 @@ def as_seconds(flag: str, text: str | None, *, never: bool = False) -> int | Non
     if never and text == "never":
         return NEVER
     try:
-        found = float(str(seconds(text)))
+        value = float(str(seconds(text)))
     except ValueError as error:
         more = ', or "never"' if never else ""
         raise BadArgumentError(f'{flag} "{escaped(text)}": {error}{more}') from None
-    if not found.is_integer() or found > NEVER:
+    if not value.is_integer() or value > NEVER:
         raise BadArgumentError(f"{flag} {escaped(text)}: must be whole seconds, at most {NEVER}")
-    return int(found)
+    return int(value)
 
 
 def checked_text(flag: str, text: str | None) -> str | None:
@@ -93,15 +93,15 @@ def as_bytes(flag: str, text: str | None) -> bytes | None:
 
 def as_pairs(flag: str, texts: list[str] | None) -> Pairs:
     """Return names and values of user properties, in their order."""
-    found = []
+    pairs = []
     for text in texts or ():
         name, sign, value = text.partition("=")
         if not sign:
             raise BadArgumentError(f'{flag} "{escaped(text)}": must be NAME=VALUE')
         _check_text(flag, name)
         _check_text(flag, value)
-        found.append((name, value))
-    return tuple(found)
+        pairs.append((name, value))
+    return tuple(pairs)
 
 
 def _check_text(flag: str, text: str) -> None:

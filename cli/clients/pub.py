@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO, Self, cast
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.packettypes import PacketTypes
@@ -12,13 +12,12 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from cli.clients.client_errors import BadArgumentError, ClientError
-from cli.clients.client_session import ClientSession, MessageFields
+from cli.clients.client_session import ClientSession, MessageProperties
 from cli.clients.connection import (
     CONNACK_TIMEOUT,
     Target,
     broker_reason,
     connect,
-    message_values,
     new_client,
     properties_of,
     refusal,
@@ -60,12 +59,13 @@ class Publisher:
         self,
         target: Target,
         session: ClientSession,
-        fields: MessageFields,
+        fields: MessageProperties,
     ) -> None:
         """Create the client, not connected; ``fields``: properties of its messages."""
         self._target = target
         self._session = session
         self._fields = fields
+        self._alias = cast("int", fields.get("TopicAlias") or 0)
         self._window = WINDOW
         self._changed = threading.Condition()
         self._connected = False
@@ -111,7 +111,7 @@ class Publisher:
         qos: int,
         *,
         retain: bool,
-        fields: MessageFields | None = None,
+        fields: MessageProperties | None = None,
     ) -> None:
         """Send one message; ``fields``: its properties, if not those of all messages.
 
@@ -129,13 +129,13 @@ class Publisher:
         if info.rc not in (mqtt.MQTT_ERR_SUCCESS, mqtt.MQTT_ERR_NO_CONN):
             raise ClientError(f"cannot publish to {topic!r}: {mqtt.error_string(info.rc)}")
 
-    def _properties(self, topic: str, fields: MessageFields) -> tuple[str, Properties | None]:
+    def _properties(self, topic: str, fields: MessageProperties) -> tuple[str, Properties | None]:
         """Return topic and properties of a message; empty topic if its alias is known."""
         if self._session.level < 5:
             return topic, None
-        properties = properties_of(PacketTypes.PUBLISH, message_values(fields))
-        known = fields.alias is not None and self._sent > 1
-        return ("" if known else topic), properties
+        properties = properties_of(PacketTypes.PUBLISH, fields)
+        is_known = fields.get("TopicAlias") is not None and self._sent > 1
+        return ("" if is_known else topic), properties
 
     def _wait_connected(self) -> None:
         with self._changed:
@@ -171,9 +171,9 @@ class Publisher:
                 self._failure = refusal(self._target, code, properties, self._session.level)
             self._window = min(WINDOW, getattr(properties, "ReceiveMaximum", WINDOW))
             most = getattr(properties, "TopicAliasMaximum", 0)
-            if self._failure is None and (self._fields.alias or 0) > most:
+            if self._failure is None and self._alias > most:
                 self._failure = BadArgumentError(
-                    f"--topic-alias {self._fields.alias}: {self._target.address} allows "
+                    f"--topic-alias {self._alias}: {self._target.address} allows "
                     + (f"1 to {most}" if most else "none")
                 )
             self._connected = not code.is_failure

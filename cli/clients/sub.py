@@ -125,18 +125,18 @@ class Subscriber:
 
     def _connect(self, deadline: float | None) -> None:
         """Connect; retry until a broker listens, or until the deadline."""
-        told = False
+        reported = False
         while True:
             try:
                 connect(self._client, self._target, self._session)
             except UnreachableError as error:
-                left = RETRY if deadline is None else min(RETRY, deadline - time.monotonic())
-                if left <= 0:
+                pause = RETRY if deadline is None else min(RETRY, deadline - time.monotonic())
+                if pause <= 0:
                     raise ClientError(f"timed out: {error}", TIMED_OUT) from None
-                if not told:
+                if not reported:
                     sys.stderr.write(f"foldmq: {error}, trying again\n")
-                    told = True
-                time.sleep(left)
+                    reported = True
+                time.sleep(pause)
             else:
                 return
 
@@ -150,12 +150,12 @@ class Subscriber:
         if connection is None:
             return
         # Under TLS and WebSocket this reads the raw socket: only its end matters.
-        with socket.socket(fileno=os.dup(connection.fileno())) as rest:
+        with socket.socket(fileno=os.dup(connection.fileno())) as remainder:
             self._client.disconnect()
-            rest.settimeout(LINGER)
+            remainder.settimeout(LINGER)
             end = time.monotonic() + LINGER
             with contextlib.suppress(OSError):
-                while rest.recv(65536) and time.monotonic() < end:
+                while remainder.recv(65536) and time.monotonic() < end:
                     continue
 
     def _connect_again(self, deadline: float | None) -> float:

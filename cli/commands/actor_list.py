@@ -1,12 +1,14 @@
-"""``foldmq actors ls``: the actors of a running broker as a list."""
+"""``foldmq actors ls`` and ``actors tree``: the actors of a running broker."""
 
 import contextlib
+import dataclasses
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from cli.commands.command_flags import ActorListFlags, RowFlags
 from cli.common import text
 from cli.common.progress_bar import progress
 from cli.common.tables import Column, Table, duration_text, idle
@@ -55,34 +57,31 @@ _MAX_AT_TOP = 500
 
 @run_to_end
 async def run_actors(
-    flags: SourceFlags,
-    wanted: Mapping[str, str | None],
-    sort: str | None,
-    limit: int | None,
-    *,
-    as_json: bool,
+    flags: SourceFlags, selection: ActorListFlags, part: RowFlags, *, as_json: bool
 ) -> None:
     """Print the selected actors; raises UsageError for an unknown type, state or sort key."""
+    sort = part.sort
     check_word(NO_ORDER, sort, ORDERS)
-    check_word("unknown type", wanted.get("type"), ACTOR_TYPES)
-    check_word("unknown state", wanted.get("state"), STATES)
-    given = {key: value for key, value in wanted.items() if value is not None}
-    rows, total, brokers = await fetch(flags, "actors", given, sort, _BY_NUMBER, limit)
+    check_word("unknown type", selection.type, ACTOR_TYPES)
+    check_word("unknown state", selection.state, STATES)
+    query = {**dataclasses.asdict(selection), "match": part.match}
+    query = {key: value for key, value in query.items() if value is not None}
+    rows, total, brokers = await fetch(flags, "actors", query, sort, _BY_NUMBER, part.limit)
     if sort is not None:
         rows.sort(key=sort_key(sort), reverse=sort in _BY_NUMBER)
-    show(rows[:limit], total, "actor", actor_columns(), brokers, as_json=as_json)
+    show(rows[: part.limit], total, "actor", actor_columns(), brokers, as_json=as_json)
 
 
-def check_word(before: str, given: str | None, known: Sequence[str]) -> None:
+def check_word(before: str, word: str | None, words: Sequence[str]) -> None:
     """Raise UsageError unless a word is known; ``before`` precedes it in the message."""
-    if given is not None and given not in known:
-        raise UsageError(f'{before} "{text.escaped(given)}": must be one of {", ".join(known)}')
+    if word is not None and word not in words:
+        raise UsageError(f'{before} "{text.escaped(word)}": must be one of {", ".join(words)}')
 
 
 async def fetch(
     flags: SourceFlags,
     endpoint: str,
-    wanted: dict[str, Any],
+    query: dict[str, Any],
     sort: str | None,
     by_broker: Collection[str],
     limit: int | None,
@@ -92,16 +91,16 @@ async def fetch(
     The brokers sort by the keys in ``by_broker``.
     """
     async with open_brokers(flags) as brokers:
-        if endpoint == "sessions" and brokers.several and "match" not in wanted:
+        if endpoint == "sessions" and brokers.several and "match" not in query:
             # The sessions of the other logs, for which these stand, are in the list themselves.
-            wanted = {**wanted, "without_logs": True}
+            query = {**query, "without_logs": True}
         if endpoint == "sessions":
             for note in await brokers.unsure_notes():
                 write_notice(note)
         if sort is None:
-            return *await gather(brokers, endpoint, limit, **wanted), brokers
+            return *await gather(brokers, endpoint, limit, **query), brokers
         by = sort if sort in by_broker else None
-        return *await gather_top(brokers, endpoint, by, limit, **wanted), brokers
+        return *await gather_top(brokers, endpoint, by, limit, **query), brokers
 
 
 async def gather(
@@ -114,7 +113,7 @@ async def gather(
     first = await brokers.each(lambda broker: broker.ask(endpoint, **request))
     begun = {broker.node: page for broker, page in first}
     totals = {broker.node: page.get("total", 0) for broker, page in first}
-    done: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     with progress("asking the broker", sum(totals.values()), "rows") as update:
 
@@ -122,15 +121,15 @@ async def gather(
             rows: list[dict[str, Any]] = []
             async for page in broker.pages_from(begun[broker.node]):
                 rows += [brokers.labelled(broker, row) for row in page["rows"]]
-                done[broker.node] = len(rows)
-                update(done.total())
+                counts[broker.node] = len(rows)
+                update(counts.total())
                 if limit is not None and len(rows) >= limit:
                     break
             return rows
 
-        found = await brokers.each(read)
-    rows = [row for _, part in found for row in part]
-    return rows, sum(totals[broker.node] for broker, _ in found)
+        parts = await brokers.each(read)
+    rows = [row for _, part in parts for row in part]
+    return rows, sum(totals[broker.node] for broker, _ in parts)
 
 
 async def gather_top(
@@ -210,3 +209,110 @@ def actor_columns() -> list[Column[Row]]:
 def _client(row: Row) -> str | None:
     client: str | None = row["client"] if row["type"] not in SESSION_TYPES else None
     return client
+
+
+_NAME_LIMIT = 60
+_DRAWN = ("├─ ", "└─ ", "│  ")
+_PLAIN = ("|- ", "`- ", "|  ")
+
+
+@run_to_end
+async def run_actor_tree(flags: SourceFlags, children: int, *, as_json: bool) -> None:
+    """Print the tree, with a limited number of children of each actor."""
+    async with open_brokers(flags) as brokers:
+        rows, _ = await gather(brokers, "actors", None)
+    by_log: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_log[row.get("log", "")].append(row)
+    plain = not _can_draw(sys.stdout.encoding or "ascii")
+    trees = [Tree(part, plain=plain) for part in by_log.values()]
+    if as_json:
+        roots = [tree.object(root) for tree in trees for root in tree.roots]
+        sys.stdout.write(text.json_line(json_object(roots)) + "\n")
+    else:
+        for tree in trees:
+            for line in tree.lines(children):
+                sys.stdout.write(line + "\n")
+    brokers.check_complete()
+
+
+def _can_draw(encoding: str) -> bool:
+    try:
+        "".join(_DRAWN).encode(encoding)
+    except UnicodeError:
+        return False
+    return True
+
+
+class Tree:
+    """Actors by parent. Parents may be missing, because the pages were read one after the other."""
+
+    def __init__(self, rows: list[dict[str, Any]], *, plain: bool = False) -> None:
+        self._more, self._last, self._along = _PLAIN if plain else _DRAWN
+        ids = {row["id"] for row in rows}
+        self._children: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.roots: list[dict[str, Any]] = []
+        for row in sorted(rows, key=id_order):
+            if row["parent"] in ids:
+                self._children[row["parent"]].append(row)
+            else:
+                self.roots.append(row)
+
+    def object(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return an actor with its descendants as a JSON object."""
+        return {
+            **row,
+            "children": [self.object(child) for child in self._children.get(row["id"], ())],
+        }
+
+    def lines(self, most: int) -> Iterator[str]:
+        """Yield the tree as text."""
+        for root in self.roots:
+            yield _words(root)
+            yield from self._below(root, "", most)
+
+    def _below(self, row: dict[str, Any], indent: str, most: int) -> Iterator[str]:
+        children = self._children.get(row["id"], [])
+        chosen = _some_of_each(children, most)
+        others = _rest(children, chosen)
+        for number, child in enumerate(chosen, 1):
+            is_last = number == len(chosen) and not others
+            yield f"{indent}{self._last if is_last else self._more}{_words(child)}"
+            yield from self._below(child, indent + ("   " if is_last else self._along), most)
+        if others:
+            yield f"{indent}{self._last}... and {others}"
+
+
+def _some_of_each(children: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    """Select children so that every type is shown; types with few actors are complete."""
+    if len(children) <= most:
+        return children
+    types: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for child in children:
+        types[child["type"]].append(child)
+    room = most
+    shown: dict[str, int] = {}
+    for number, kind in enumerate(sorted(types, key=lambda entry: len(types[entry]))):
+        shown[kind] = min(len(types[kind]), max(min(1, room), room // (len(types) - number)))
+        room -= shown[kind]
+    return [entry for kind, actors in types.items() for entry in actors[: shown[kind]]]
+
+
+def _rest(children: list[dict[str, Any]], chosen: list[dict[str, Any]]) -> str:
+    hidden = len(children) - len(chosen)
+    if not hidden:
+        return ""
+    counts = Counter(actor["type"] for actor in children)
+    counts.subtract(actor["type"] for actor in chosen)
+    kinds = ", ".join(text.count_of(count, kind) for kind, count in counts.items() if count)
+    return f"{hidden:,} more: {kinds}"
+
+
+def _words(row: Row) -> str:
+    waiting = f", {row['mailbox']:,} waiting" if row["mailbox"] else ""
+    client = row["client"] if row["type"] == "connection" else None
+    whose = f"{text.name(client, _NAME_LIMIT)}  " if client is not None else ""
+    return (
+        f"{text.escaped(row['id'])}  {whose}{text.name(row['name'], _NAME_LIMIT)}  "
+        f"{text.escaped(row['state'])}, {row['handled']:,} handled{waiting}"
+    )

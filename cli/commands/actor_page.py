@@ -15,7 +15,7 @@ from cli.common.tables import duration_text, idle
 from cli.logs.broker_client import LiveBroker, Refused, TooLarge
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
-from cli.logs.source_flags import SourceFlags
+from cli.logs.source_flags import SourceFlags, run_to_end
 from eventstore.format.positions import format_position
 from projections.views.session_text import (
     connection_lines,
@@ -44,14 +44,27 @@ _LOAD = 1000.0
 _COUNTERS = ("messages_in", "messages_out", "bytes_in", "bytes_out")
 
 
-def run_actor(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> None:
+@run_to_end
+async def run_actor(flags: SourceFlags, which: str, *, full: bool, as_json: bool) -> None:
     """Print an actor, or the session of a client, in full; raises Refused if there is neither."""
-    asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).actor(which))
+    async with open_brokers(flags) as brokers:
+        broker = broker_of(brokers, which)
+        answer = await find_actor(broker, which)
+        if answer is None:
+            await ask_session(broker, which, most=0)
+            await _show_session(broker, which, full=full, as_json=as_json)
+        elif answer["actor"]["type"] in SESSION_TYPES:
+            client = answer["actor"]["client"]
+            await _show_session(broker, client, full=full, as_json=as_json)
+        else:
+            await _show_actor(broker, answer, as_json=as_json)
 
 
-def run_session(flags: SourceFlags, client: str, *, full: bool, as_json: bool) -> None:
+@run_to_end
+async def run_session(flags: SourceFlags, client: str, *, full: bool, as_json: bool) -> None:
     """Print a session in full; raises Refused if there is none."""
-    asyncio.run(_ActorPageText(flags, full=full, as_json=as_json).session(client))
+    async with open_brokers(flags) as brokers:
+        await _show_session(brokers.of_session(client), client, full=full, as_json=as_json)
 
 
 def broker_of(brokers: LogBrokers, which: str) -> LiveBroker:
@@ -108,74 +121,51 @@ async def read_session(broker: LiveBroker, client: str, count: int | None) -> Se
             return session_from(answer)
 
 
-def _joined(found: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
+def _joined(answer: dict[str, Any], page: dict[str, Any]) -> dict[str, Any]:
     """Append the lists of another part; they may have changed between the two."""
-    joined = dict(found)
+    joined = dict(answer)
     for name, key in _LISTS.items():
-        rows = {row[key]: row for part in (found, page) for row in part[name]["rows"]}
-        joined[name] = {"total": found[name]["total"], "rows": list(rows.values())}
-    actors = {row["id"]: row for part in (found, page) for row in part["actors"]}
+        rows = {row[key]: row for part in (answer, page) for row in part[name]["rows"]}
+        joined[name] = {"total": answer[name]["total"], "rows": list(rows.values())}
+    actors = {row["id"]: row for part in (answer, page) for row in part["actors"]}
     return {**joined, "actors": list(actors.values())}
 
 
-class _ActorPageText:
-    """Queries an actor or session and prints it."""
+async def _show_actor(broker: LiveBroker, before: dict[str, Any], *, as_json: bool) -> None:
+    began = time.monotonic()
+    await asyncio.sleep(_RATE_SECONDS)
+    answer = await broker.ask("actor", id=before["actor"]["id"])
+    passed = time.monotonic() - began
+    rates = connection_rates(connection_of(before), connection_of(answer), passed)
+    if as_json:
+        _print_json({**answer, "rates": rates})
+        return
+    for line in actor_lines(answer, rates):
+        sys.stdout.write(line + "\n")
 
-    def __init__(self, flags: SourceFlags, *, full: bool, as_json: bool) -> None:
-        self._flags = flags
-        self._full = full
-        self._as_json = as_json
 
-    async def actor(self, which: str) -> None:
-        async with open_brokers(self._flags) as brokers:
-            broker = broker_of(brokers, which)
-            found = await find_actor(broker, which)
-            if found is None:
-                await ask_session(broker, which, most=0)
-                await self._show_session(broker, which)
-            elif found["actor"]["type"] in SESSION_TYPES:
-                await self._show_session(broker, found["actor"]["client"])
-            else:
-                await self._show_actor(broker, found)
-
-    async def session(self, client: str) -> None:
-        async with open_brokers(self._flags) as brokers:
-            await self._show_session(brokers.of_session(client), client)
-
-    async def _show_actor(self, broker: LiveBroker, before: dict[str, Any]) -> None:
-        began = time.monotonic()
+async def _show_session(broker: LiveBroker, client: str, *, full: bool, as_json: bool) -> None:
+    rates = None
+    before = (await broker.ask("session", client=client, most=1))["connection"]
+    began = time.monotonic()
+    if before is not None:
         await asyncio.sleep(_RATE_SECONDS)
-        found = await broker.ask("actor", id=before["actor"]["id"])
-        passed = time.monotonic() - began
-        rates = connection_rates(connection_of(before), connection_of(found), passed)
-        if self._as_json:
-            _print_json({**found, "rates": rates})
-            return
-        for line in actor_lines(found, rates):
-            sys.stdout.write(line + "\n")
-
-    async def _show_session(self, broker: LiveBroker, client: str) -> None:
-        rates = None
-        before = (await broker.ask("session", client=client, most=1))["connection"]
-        began = time.monotonic()
-        if before is not None:
-            await asyncio.sleep(_RATE_SECONDS)
-        count = None if self._full else _IN_JSON if self._as_json else _SHOWN
-        view = await read_session(broker, client, count)
-        if before is not None:
-            after = (view.live or {})["connection"]
-            rates = connection_rates(before, after, time.monotonic() - began)
-        view = await with_published(broker, view, thorough=self._full)
-        if self._as_json:
-            _print_json({**plain(view), "rates": rates})
-            return
-        for line in live_session_lines(view, rates):
-            sys.stdout.write(line + "\n")
+    count = None if full else _IN_JSON if as_json else _SHOWN
+    view = await read_session(broker, client, count)
+    if before is not None:
+        after = (view.live or {})["connection"]
+        rates = connection_rates(before, after, time.monotonic() - began)
+    view = await with_published(broker, view, thorough=full)
+    if as_json:
+        _print_json({**plain(view), "rates": rates})
+        return
+    for line in live_session_lines(view, rates):
+        sys.stdout.write(line + "\n")
 
 
-def connection_of(found: dict[str, Any]) -> dict[str, Any] | None:
+def connection_of(answer: dict[str, Any]) -> dict[str, Any] | None:
     """Return the connection in a reply to ``actor``; None if it is another actor."""
-    return found["detail"] if found["actor"]["type"] == "connection" else None
+    return answer["detail"] if answer["actor"]["type"] == "connection" else None
 
 
 def connection_rates(
@@ -197,9 +187,9 @@ def live_session_lines(view: SessionView, rates: dict[str, float] | None) -> Ite
         yield from more_lines(view.subscriptions)
 
 
-def actor_lines(found: dict[str, Any], rates: dict[str, float] | None) -> Iterator[str]:
+def actor_lines(answer: dict[str, Any], rates: dict[str, float] | None) -> Iterator[str]:
     """Yield an actor that is not a session in full, as text."""
-    row, detail, now_ms = found["actor"], found["detail"], _now_ms()
+    row, detail, now_ms = answer["actor"], answer["detail"], _now_ms()
     yield f"{text.escaped(row['type'])} {text.name(row['name'])}"
     parent = text.escaped(row["parent"]) if row["parent"] is not None else "no actor"
     yield f"  {_actor_words(row, now_ms)}"
@@ -230,18 +220,18 @@ def subscription_lines(detail: dict[str, Any]) -> Iterator[str]:
 
 def _actor_words(row: dict[str, Any], now_ms: int) -> str:
     """Return an actor's counters on a line."""
-    last = idle(row["last_active_ms"], now_ms)
+    idle_text = idle(row["last_active_ms"], now_ms)
     load = f" ({row['recent_us_per_s'] / 1e4:.1f} %)" if row["recent_us_per_s"] >= _LOAD else ""
     return (
         f"{text.escaped(row['id'])}  {text.escaped(row['state'])}, {row['handled']:,} handled, "
         f"mailbox {row['mailbox']:,}/{row['high_water']:,}, "
-        f"{'never active' if last is None else f'idle {last}'}, "
+        f"{'never active' if idle_text is None else f'idle {idle_text}'}, "
         f"busy {duration_text(row['busy_us'] / 1000)}{load}"
     )
 
 
-def _print_json(found: dict[str, Any]) -> None:
-    sys.stdout.write(text.json_line(json_object(found)) + "\n")
+def _print_json(value: dict[str, Any]) -> None:
+    sys.stdout.write(text.json_line(json_object(value)) + "\n")
 
 
 def _now_ms() -> int:

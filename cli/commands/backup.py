@@ -27,8 +27,8 @@ STREAM = "-"
 
 def run_backup(flags: SourceFlags, place: str) -> None:
     """Back the logs up that the flags name, and print a summary."""
-    done = asyncio.run(_back_up(flags, place))
-    typer.echo(_summary(done), err=place == STREAM)
+    result = asyncio.run(_back_up(flags, place))
+    typer.echo(_summary(result), err=place == STREAM)
 
 
 async def _back_up(flags: SourceFlags, place: str) -> BackupResult:
@@ -45,18 +45,18 @@ async def _back_up(flags: SourceFlags, place: str) -> BackupResult:
         return await back_up(logs, target, where, version, now, progress, key)
 
 
-def _summary(done: BackupResult) -> str:
-    added = text.count_of(done.added, "record")
-    key = "; encrypted, and the key is not in it" if done.manifest.key else ""
-    return f"backup complete: {added} added; it has {_contents(done.manifest)}{key}"
+def _summary(result: BackupResult) -> str:
+    added = text.count_of(result.added, "record")
+    key = "; encrypted, and the key is not in it" if result.manifest.key else ""
+    return f"backup complete: {added} added; it has {_contents(result.manifest)}{key}"
 
 
 def _contents(manifest: Manifest) -> str:
     return ", ".join(
-        f"log {one.log} from record {one.first} to {one.last}"
-        if one.last >= one.first
-        else f"log {one.log} without records"
-        for one in manifest.logs
+        f"log {log.log} from record {log.first} to {log.last}"
+        if log.last >= log.first
+        else f"log {log.log} without records"
+        for log in manifest.logs
     )
 
 
@@ -84,20 +84,21 @@ def run_restore(
         raise UsageError(f"--new-personal-key-file {copied_keys} exists already")
     place: Path | IO[bytes] = sys.stdin.buffer if source == STREAM else Path(source)
     key, new_key = store_key(key_file), store_key(new_key_file)
-    done = asyncio.run(
+    result = asyncio.run(
         restore(place, target, progress, new_node=new_node, key=key, new_key=new_key)
     )
-    manifest = done.manifest
+    manifest = result.manifest
     if keys is not None and copied_keys is not None:
-        copy_keys(keys, copied_keys, done.node)
-    count, time_text = text.count_of(done.records, "record"), text.clock(manifest.time_ms)
+        copy_keys(keys, copied_keys, result.node)
+    count, time_text = text.count_of(result.records, "record"), text.clock(manifest.time_ms)
     lines = [f"restored {count}: {_contents(manifest)}, as of {time_text}"]
     if new_node:
-        lines.append(f"the new directory is node {done.node}; the backup is of {manifest.node}")
+        lines.append(f"the new directory is node {result.node}; the backup is of {manifest.node}")
     else:
         other = "" if manifest.several else " (--new-node makes it another node)"
         lines.append(
-            f"the new directory is node {done.node} again: never run it beside the original{other}"
+            f"the new directory is node {result.node} again: never run it beside the original"
+            + other
         )
     lines.append(
         "not in a backup: configuration, password file, permissions, certificates, web tokens, keys"

@@ -262,11 +262,11 @@ def advise_on_disk(
     evidence = f"{text.size(free)} are free"
     if total:
         evidence += f"; the log grows by {text.size(round(total * 3600))} an hour"
-    left = free / total if needed > free else None
-    if left is not None:
-        evidence += f": full in {text.duration(round(left * 1000))}"
-    if free < _LITTLE or (left is not None and left < _WEEK):
-        urgent = free < _LITTLE or (left is not None and left < _WEEK / 7)
+    seconds_left = free / total if needed > free else None
+    if seconds_left is not None:
+        evidence += f": full in {text.duration(round(seconds_left * 1000))}"
+    if free < _LITTLE or (seconds_left is not None and seconds_left < _WEEK):
+        urgent = free < _LITTLE or (seconds_left is not None and seconds_left < _WEEK / 7)
         yield Advice(
             "problem" if urgent else "warning",
             "the disk",
@@ -302,16 +302,16 @@ async def lagging_replicas(client: Client, node: str) -> list[str]:
     except FoldmqError as error:
         return [str(error)]
     cluster = info.get("cluster") or {}
-    wanted = (info.get("config") or {}).get("num_replicas", 1)
-    found = []
-    if wanted > 1 and not cluster.get("leader"):
-        found.append(f"stream {stream} has no leader: nothing is acknowledged")
+    count = (info.get("config") or {}).get("num_replicas", 1)
+    sentences = []
+    if count > 1 and not cluster.get("leader"):
+        sentences.append(f"stream {stream} has no leader: nothing is acknowledged")
     for replica in cluster.get("replicas") or ():
         name = text.escaped(str(replica.get("name")))
         lag = replica.get("lag") or 0
         behind = f"{text.count_of(lag, 'record')} behind"
         if replica.get("offline"):
-            found.append(f"the replica on server {name} is offline, {behind}")
+            sentences.append(f"the replica on server {name} is offline, {behind}")
         elif not replica.get("current", True):
-            found.append(f"the replica on server {name} is {behind}")
-    return found
+            sentences.append(f"the replica on server {name} is {behind}")
+    return sentences

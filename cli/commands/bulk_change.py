@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from cli.commands.command_flags import ChangeOptions
 from cli.common import text
 from cli.logs.broker_client import LiveBroker, NoAnswer, Refused
 from cli.logs.log_brokers import LogBrokers
@@ -25,16 +26,6 @@ _REASON = 400
 
 _About = TypeVar("_About")
 _Part = TypeVar("_Part")
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeOptions:
-    """Options of a change."""
-
-    yes: bool
-    """Do not ask for confirmation."""
-    dry_run: bool
-    """Only show the change."""
 
 
 @dataclass(slots=True)
@@ -116,8 +107,8 @@ async def _line_typed() -> str:
     return sys.stdin.readline()
 
 
-async def change(broker: LiveBroker, what: str, done: ChangeResult, /, **request: Any) -> None:
-    """Request a change; ``done`` is called with the replies.
+async def change(broker: LiveBroker, what: str, result: ChangeResult, /, **request: Any) -> None:
+    """Request a change; ``result`` takes the replies.
 
     Raises Refused, NoLiveBroker, and NoAnswer if the result is unknown.
     """
@@ -125,30 +116,30 @@ async def change(broker: LiveBroker, what: str, done: ChangeResult, /, **request
         answer = await broker.ask("change", do=what, by=operator_name(), **request)
     except NoAnswer as error:
         raise NoAnswer(f"{error}; the change may still be made") from None
-    done.take(answer, broker.log)
+    result.take(answer, broker.log)
 
 
 async def find_sessions(
     brokers: LogBrokers,
     clients: Iterable[str],
-    done: ChangeResult,
+    result: ChangeResult,
     about: Callable[[dict[str, Any]], _About],
 ) -> dict[str, _About]:
-    """Return what ``about`` makes of the session of each client; refusals become part of ``done``.
+    """Return what ``about`` makes of the session of each client; add refusals to ``result``.
 
     Clients whose brokers do not answer are left out.
     """
-    found: dict[str, _About] = {}
+    sessions: dict[str, _About] = {}
     for client in clients:
         broker = brokers.of_session(client)
         if broker not in brokers.present:
             continue
         try:
             with brokers.leaving_out(broker):
-                found[client] = about(await broker.ask("session", client=client, most=0))
+                sessions[client] = about(await broker.ask("session", client=client, most=0))
         except Refused as error:
-            done.refused.append(str(error))
-    return found
+            result.refused.append(str(error))
+    return sessions
 
 
 def portions(
@@ -169,25 +160,25 @@ def portions(
 
 
 def tell_all(
-    brokers: LogBrokers, done: ChangeResult, verb: str, noun: str, manner: ChangeOptions
+    brokers: LogBrokers, result: ChangeResult, verb: str, noun: str, manner: ChangeOptions
 ) -> None:
     """Print the result of a change in several logs, as :func:`tell` does.
 
     Raises NoLiveBroker if some brokers did not answer.
     """
     try:
-        tell(done, verb, noun, manner)
+        tell(result, verb, noun, manner)
     finally:
         brokers.check_complete()
 
 
-def tell(done: ChangeResult, verb: str, noun: str, manner: ChangeOptions) -> None:
+def tell(result: ChangeResult, verb: str, noun: str, manner: ChangeOptions) -> None:
     """Print the result; raise typer.Exit if anything was refused."""
-    if not manner.dry_run and (done.done or not done.refused):
-        changed = text.count_of(len(done.done), noun)
-        sys.stdout.write(f"{verb} {changed}{done.recorded()}\n")
+    if not manner.dry_run and (result.done or not result.refused):
+        changed = text.count_of(len(result.done), noun)
+        sys.stdout.write(f"{verb} {changed}{result.recorded()}\n")
         sys.stdout.flush()
-    for line in done.refused:
+    for line in result.refused:
         sys.stderr.write(f"foldmq: {line}\n")
-    if done.refused:
+    if result.refused:
         raise typer.Exit(1)

@@ -69,14 +69,14 @@ _KINDS: Final = {
 
 def advise_on_certificates(statuses: Iterable[Mapping[str, Any]]) -> Iterator[Advice]:
     """Yield advice on what has expired or will; brokers of one machine that share a file once."""
-    found: dict[tuple[str, str], tuple[Mapping[str, Any], list[str], int]] = {}
+    files: dict[tuple[str, str], tuple[Mapping[str, Any], list[str], int]] = {}
     for status in statuses:
         for row in status.get("certificates") or ():
             key = row["setting"], row["file"]
-            _, listeners, _ = found.setdefault(key, (row, [], status["time_ms"]))
+            _, listeners, _ = files.setdefault(key, (row, [], status["time_ms"]))
             if row["listener"] and row["listener"] not in listeners:
                 listeners.append(row["listener"])
-    for row, listeners, now_ms in found.values():
+    for row, listeners, now_ms in files.values():
         advice = _advice(row, listeners, now_ms)
         if advice is not None:
             yield advice
@@ -113,9 +113,9 @@ def _advice(row: Mapping[str, Any], listeners: list[str], now_ms: int) -> Advice
 
 def _state(row: Mapping[str, Any], now_ms: int) -> tuple[Severity, str, str, str] | None:
     """Return severity, title, evidence, and when the effect begins; None: nothing to report."""
-    left = row["ends_ms"] - now_ms
-    if left <= 0:
-        evidence = f"it ended {text.duration(-left)} ago, at {clock(row['ends_ms'])}"
+    remaining_ms = row["ends_ms"] - now_ms
+    if remaining_ms <= 0:
+        evidence = f"it ended {text.duration(-remaining_ms)} ago, at {clock(row['ends_ms'])}"
         return "problem", "has expired", evidence, ""
     if row["begins_ms"] > now_ms:
         wait = text.duration(row["begins_ms"] - now_ms)
@@ -125,8 +125,8 @@ def _state(row: Mapping[str, Any], now_ms: int) -> tuple[Severity, str, str, str
     if row["setting"] == "tls_crl":
         # Lists are published again long before their end: only a late one is worth a warning.
         soon = min(soon, row["lasts_ms"] // 4)
-    if left <= soon:
-        evidence = f"it ends in {text.duration(left)}, at {clock(row['ends_ms'])}"
+    if remaining_ms <= soon:
+        evidence = f"it ends in {text.duration(remaining_ms)}, at {clock(row['ends_ms'])}"
         return "warning", "expires soon", evidence, "from then on "
     if row["first_ms"] <= now_ms:
         first = text.escaped(row["first_name"], 200)

@@ -50,16 +50,16 @@ async def print_advice(flags: SourceFlags, about: str | None, *, as_json: bool) 
     if as_json:
         for note in unsure:
             write_notice(note)
-        for one in advice:
-            sys.stdout.write(text.json_line(advice_object(one)) + "\n")
+        for entry in advice:
+            sys.stdout.write(text.json_line(advice_object(entry)) + "\n")
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH
         where = brokers.title if about is None else text.name(about)
         lines = [*summary(advice, where), *more, *unsure]
-        for one in advice:
-            lines += ["", *advice_lines(one, width)]
+        for entry in advice:
+            lines += ["", *advice_lines(entry, width)]
         sys.stdout.write("\n".join(lines) + "\n")
-    return not any(one.severity == "problem" for one in advice)
+    return not any(entry.severity == "problem" for entry in advice)
 
 
 async def diagnosis(
@@ -80,9 +80,9 @@ async def diagnosis(
     return [item._replace(next=commands.complete(item.next)) for item in advice], more, unsure
 
 
-def advice_object(one: Advice) -> dict[str, Any]:
+def advice_object(advice: Advice) -> dict[str, Any]:
     """Return a problem as a JSON object."""
-    return dict(zip(_CODES, one[: len(_CODES)], strict=True))
+    return dict(zip(_CODES, advice[: len(_CODES)], strict=True))
 
 
 def pids_of(statuses: Mapping[str, Mapping[str, Any]]) -> list[int]:
@@ -94,8 +94,8 @@ async def _all(
     brokers: LogBrokers, statuses: Mapping[str, dict[str, Any]]
 ) -> tuple[list[Advice], list[str]]:
     """Return all problems, those of the brokers first, and further information."""
-    advice, left = await find_problems(brokers, statuses)
-    return advice, [f"and {left:,} more: name a client to see its own"] if left > 0 else []
+    advice, unlisted = await find_problems(brokers, statuses)
+    return advice, [f"and {unlisted:,} more: name a client to see its own"] if unlisted > 0 else []
 
 
 async def find_problems(
@@ -108,24 +108,24 @@ async def find_problems(
     """
 
     async def ask(broker: LiveBroker) -> tuple[dict[str, Any], list[str]]:
-        found = await broker.ask("problems")
-        return found, await lagging_replicas(broker.client, broker.node)
+        answer = await broker.ask("problems")
+        return answer, await lagging_replicas(broker.client, broker.node)
 
-    found = await brokers.each(ask)
-    answers = [(broker, answer) for broker, answer in found if broker.node in statuses]
+    replies = await brokers.each(ask)
+    answers = [(broker, answer) for broker, answer in replies if broker.node in statuses]
     advice = no_answers(brokers)
     for broker, (_, behind) in answers:
         status = statuses[broker.node]
-        for one in (*advise_on_broker(status, behind), *advise_on_destinations(status)):
-            advice.append(_of_log(one, brokers.name_of(broker)))
+        for entry in (*advise_on_broker(status, behind), *advise_on_destinations(status)):
+            advice.append(_of_log(entry, brokers.name_of(broker)))
     advice += advise_on_certificates(statuses[broker.node] for broker, _ in answers)
     advice += advise_on_followers(statuses.values())
-    problems = [found for _, (found, _) in answers]
+    problems = [replies for _, (replies, _) in answers]
     advice += advise_on_disk([statuses[broker.node] for broker, _ in answers], problems)
-    advice += in_order(one for listed in problems for one in listed["problems"])
+    advice += in_order(entry for listed in problems for entry in listed["problems"])
     for broker, (listed, _) in answers:
-        for one in advise_on_refusals(listed.get("refusals", ())):
-            advice.append(_of_log(one, brokers.name_of(broker)))
+        for entry in advise_on_refusals(listed.get("refusals", ())):
+            advice.append(_of_log(entry, brokers.name_of(broker)))
     return most_urgent_first(advice), sum(
         listed["total"] - len(listed["problems"]) for listed in problems
     )
@@ -161,7 +161,7 @@ def no_answers(brokers: LogBrokers) -> list[Advice]:
 
 def in_order(problems: Iterable[dict[str, Any]]) -> list[Advice]:
     """Return problems of clients as text, the most urgent first."""
-    return [advise(one) for one in merge_advice([*problems])]
+    return [advise(problem) for problem in merge_advice([*problems])]
 
 
 async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[str], list[str]]:
@@ -170,18 +170,18 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
     owner = brokers.present[0]
     with contextlib.suppress(UsageError):
         owner = brokers.of_session(about)
-    known, hint, session = False, "", dict[str, Any]()
+    is_client, hint, session = False, "", dict[str, Any]()
     problems, refusals = [], ()
     with brokers.leaving_out(owner):
         answer = await owner.ask("problems", client=about)
         problems, refusals = answer["problems"], answer.get("refusals", ())
         try:
             session = await owner.ask("session", client=about, most=1)
-            known = True
+            is_client = True
         except Refused as error:
             _, meant, name = str(error).rpartition("did you mean ")
             hint = meant + name if meant else ""
-    if known or problems or refusals:
+    if is_client or problems or refusals:
         unsure = [text.escaped(session["unsure"], 2000)] if session.get("unsure") else []
         return most_urgent_first([*in_order(problems), *advise_on_refusals(refusals)]), [], unsure
     try:
@@ -198,10 +198,12 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
     advice = no_answers(brokers)
     lines = []
     for row in rows:
-        hanging = [str(one["client"]) for one in row.get("stalled") or ()]
+        hanging = [str(entry["client"]) for entry in row.get("stalled") or ()]
         if row["why"] in _NOT_SENT or hanging:
             lines.append(f"  {text.name(row['client'])}: {outcome_text(row)}")
-            owner = next(one for one in brokers.present if one.log == row.get("log", one.log))
+            owner = next(
+                entry for entry in brokers.present if entry.log == row.get("log", entry.log)
+            )
             for client in hanging or [row["client"]]:
                 theirs = await owner.ask("problems", client=client)
                 advice += in_order(theirs["problems"])
@@ -217,29 +219,29 @@ async def _about(brokers: LogBrokers, about: str) -> tuple[list[Advice], list[st
 
 def summary(advice: list[Advice], where: str) -> Iterator[str]:
     """Yield the first line: the number of problems."""
-    counts = Counter(one.severity for one in advice)
+    counts = Counter(entry.severity for entry in advice)
     notices = f", {text.count_of(counts['notice'], 'notice')}" if counts["notice"] else ""
     if not counts["problem"] and not counts["warning"]:
         yield painted(f"no problems found{notices}: {where}", "green", sys.stdout)
         return
-    said = ", ".join(text.count_of(counts[one], one) for one in ("problem", "warning"))
-    yield painted(f"{said}{notices}: {where}", "bold", sys.stdout)
+    line = ", ".join(text.count_of(counts[entry], entry) for entry in ("problem", "warning"))
+    yield painted(f"{line}{notices}: {where}", "bold", sys.stdout)
 
 
-def advice_lines(one: Advice, width: int) -> Iterator[str]:
+def advice_lines(advice: Advice, width: int) -> Iterator[str]:
     """Yield a problem as lines of at most ``width`` characters."""
-    style = _STYLES[one.severity]
-    label = painted(one.severity.ljust(_LABEL), style, sys.stdout)
-    yield label + painted(f"{one.subject} {one.title}", "bold", sys.stdout)
-    for name, said in (("evidence", one.evidence), ("cause", one.cause)):
-        if said:
-            yield from _labelled(name, said, width)
+    style = _STYLES[advice.severity]
+    label = painted(advice.severity.ljust(_LABEL), style, sys.stdout)
+    yield label + painted(f"{advice.subject} {advice.title}", "bold", sys.stdout)
+    for name, sentence in (("evidence", advice.evidence), ("cause", advice.cause)):
+        if sentence:
+            yield from _labelled(name, sentence, width)
     # A command is not broken, so that it can be copied.
-    yield f"{'next'.ljust(_LABEL)}{painted(one.next, 'cyan', sys.stdout)}"
+    yield f"{'next'.ljust(_LABEL)}{painted(advice.next, 'cyan', sys.stdout)}"
 
 
-def _labelled(name: str, said: str, width: int) -> Iterator[str]:
+def _labelled(name: str, sentence: str, width: int) -> Iterator[str]:
     label = name.ljust(_LABEL)
-    for line in textwrap.wrap(said, max(20, width - _LABEL), break_on_hyphens=False):
+    for line in textwrap.wrap(sentence, max(20, width - _LABEL), break_on_hyphens=False):
         yield label + line
         label = " " * _LABEL

@@ -6,7 +6,8 @@ import time
 from operator import itemgetter
 from typing import Any, Final
 
-from cli.commands.bulk_change import ChangeOptions, confirmed, operator_name
+from cli.commands.bulk_change import confirmed, operator_name
+from cli.commands.command_flags import ChangeOptions
 from cli.common import text
 from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
 from cli.logs.broker_search import open_brokers

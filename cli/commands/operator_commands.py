@@ -4,33 +4,36 @@ from typing import Annotated
 
 import typer
 
+from cli.commands.command_flags import (
+    ActorListFlags,
+    ChangeOptions,
+    EraseFlags,
+    Match,
+    RowFlags,
+    SampleFlags,
+    TraceFlags,
+)
+from cli.common.option_groups import with_option_groups
 from cli.logs.source_flags import SourceFlags, with_broker_flags
 from cli.program.common_flags import Json, JsonRows
 from cli.program.help_pages import Program
 from eventstore.errors import UsageError
 
-_Match = Annotated[
-    str | None,
-    typer.Option(
-        "--match", metavar="GLOB", help="Only names that match a pattern: 'pump-*', '?', '[ab]'."
-    ),
-]
-_Sort = Annotated[
-    str | None,
-    typer.Option("--sort", metavar="KEY", help="Sort key; numbers sort from highest to lowest."),
-]
 _Limit = Annotated[
     int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N rows.")
 ]
+_ActorId = Annotated[
+    str,
+    typer.Argument(
+        metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
+    ),
+]
+_ClientIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")]
 _Cluster = Annotated[
     str | None, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")
 ]
 _Full = Annotated[
     bool, typer.Option("--full", help="Print complete lists. [default: the first items]")
-]
-_Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
-_DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done without changing anything.")
 ]
 _NotPermitted = Annotated[
     bool,
@@ -103,40 +106,16 @@ def _nodes_move(
     The leader writes everything, closes its clients and follows. Clients that connect
     meanwhile wait.
     """
-    from cli.commands import move
+    from cli.commands import node_list
 
-    move.move_leadership(source, cluster, to or "", log)
+    node_list.move_leadership(source, cluster, to or "", log)
 
 
 @actors_app.command("ls")
 @with_broker_flags
+@with_option_groups
 def _actors_ls(
-    source: SourceFlags,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--type",
-            metavar="TYPE",
-            help="Only this type: broker, inspector, session, sharedsession, connection, "
-            "subscription, bridge, logexchange, fanout, replaywork or turnwork.",
-        ),
-    ] = None,
-    match: _Match = None,
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            metavar="STATE",
-            help="Only this state. Sessions: connected, offline, loading, rebuilding; "
-            "connections: connecting, open, paused, closing; others: running.",
-        ),
-    ] = None,
-    client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="Only actors of this client.")
-    ] = None,
-    sort: _Sort = None,
-    limit: _Limit = None,
-    as_json: JsonRows = False,
+    source: SourceFlags, selection: ActorListFlags, rows: RowFlags, as_json: JsonRows = False
 ) -> None:
     """List the actors.
 
@@ -144,8 +123,7 @@ def _actors_ls(
     """
     from cli.commands import actor_list
 
-    wanted = {"type": kind, "match": match, "state": state, "client": client}
-    actor_list.run_actors(source, wanted, sort, limit, as_json=as_json)
+    actor_list.run_actors(source, selection, rows, as_json=as_json)
 
 
 @actors_app.command("tree")
@@ -161,21 +139,16 @@ def _actors_tree(
     as_json: Json = False,
 ) -> None:
     """Show the supervision tree."""
-    from cli.commands import actor_tree
+    from cli.commands import actor_list
 
-    actor_tree.run_actor_tree(source, children, as_json=as_json)
+    actor_list.run_actor_tree(source, children, as_json=as_json)
 
 
 @actors_app.command("show")
 @with_broker_flags
 def _actors_show(
     source: SourceFlags,
-    which: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
-        ),
-    ],
+    which: _ActorId,
     full: _Full = False,
     as_json: Json = False,
 ) -> None:
@@ -190,36 +163,8 @@ def _actors_show(
 
 @actors_app.command("tail")
 @with_broker_flags
-def _actors_tail(
-    source: SourceFlags,
-    which: Annotated[
-        str | None, typer.Argument(metavar="ID", help="Actor ID, such as session:17.")
-    ] = None,
-    client: Annotated[
-        str | None,
-        typer.Option("--client", metavar="ID", help="All actors of a client, also future ones."),
-    ] = None,
-    topic: Annotated[
-        str | None,
-        typer.Option(
-            "--topic", metavar="FILTER", help="Messages on matching topics and their deliveries."
-        ),
-    ] = None,
-    rate: Annotated[
-        int | None,
-        typer.Option(
-            "--rate",
-            metavar="N",
-            min=1,
-            max=5000,
-            help="Maximum number of lines per second. [default: 500]",
-        ),
-    ] = None,
-    count: Annotated[
-        int | None, typer.Option("-n", metavar="COUNT", min=1, help="Exit after COUNT lines.")
-    ] = None,
-    as_json: JsonRows = False,
-) -> None:
+@with_option_groups
+def _actors_tail(source: SourceFlags, trace: TraceFlags, as_json: JsonRows = False) -> None:
     """Show a live trace of messages, packets and events.
 
     Traces what an actor receives, sends and writes to the log; all actors of a client, even if it
@@ -227,11 +172,13 @@ def _actors_tail(
     """
     from cli.commands import tail
 
-    tail.run_tail(source, tail.trace_target(which, client, topic), rate, count, as_json=as_json)
+    target = tail.trace_target(trace.which, trace.client, trace.topic)
+    tail.run_tail(source, target, trace.rate, trace.count, as_json=as_json)
 
 
 @actors_app.command("kick")
 @with_broker_flags
+@with_option_groups
 def _actors_kick(
     source: SourceFlags,
     which: Annotated[
@@ -240,45 +187,40 @@ def _actors_kick(
             metavar="ID", help="Client identifier, or actor ID of its session or connection."
         ),
     ],
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
+    manner: ChangeOptions,
 ) -> None:
     """Disconnect a client.
 
     A persistent session is kept. The will is published.
     """
-    from cli.commands import bulk_change, kick
+    from cli.commands import kick
 
-    kick.kick_actor(source, which, bulk_change.ChangeOptions(yes, dry_run))
+    kick.kick_actor(source, which, manner)
 
 
 @actors_app.command("restart")
 @with_broker_flags
+@with_option_groups
 def _actors_restart(
     source: SourceFlags,
-    which: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID", help="Actor ID, such as session:17, or client identifier of a session."
-        ),
-    ],
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
+    which: _ActorId,
+    manner: ChangeOptions,
 ) -> None:
     """Restart an actor as after a failure.
 
     The state of a session is rebuilt from the log; its client is disconnected.
     """
-    from cli.commands import bulk_change, kick
+    from cli.commands import kick
 
-    kick.restart(source, which, bulk_change.ChangeOptions(yes, dry_run))
+    kick.restart(source, which, manner)
 
 
 @sessions_app.command("ls")
 @with_broker_flags
+@with_option_groups
 def _sessions_ls(
     source: SourceFlags,
-    match: _Match = None,
+    rows: RowFlags,
     connected: Annotated[
         bool | None,
         typer.Option(
@@ -288,8 +230,6 @@ def _sessions_ls(
         ),
     ] = None,
     older_than: _Age = None,
-    sort: _Sort = None,
-    limit: _Limit = None,
     as_json: JsonRows = False,
 ) -> None:
     """List the sessions.
@@ -300,7 +240,9 @@ def _sessions_ls(
     """
     from cli.commands import session_list
 
-    session_list.run_sessions(source, match, connected, older_than, sort, limit, as_json=as_json)
+    session_list.run_sessions(
+        source, rows.match, connected, older_than, rows.sort, rows.limit, as_json=as_json
+    )
 
 
 @sessions_app.command("show")
@@ -322,55 +264,56 @@ def _sessions_show(
 
 @sessions_app.command("kick")
 @with_broker_flags
+@with_option_groups
 def _sessions_kick(
     source: SourceFlags,
-    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")],
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
+    clients: _ClientIds,
+    manner: ChangeOptions,
 ) -> None:
     """Disconnect clients.
 
     Persistent sessions are kept. Wills are published.
     """
-    from cli.commands import bulk_change, kick
+    from cli.commands import kick
 
-    kick.kick(source, clients, bulk_change.ChangeOptions(yes, dry_run))
+    kick.kick(source, clients, manner)
 
 
 @sessions_app.command("rm")
 @with_broker_flags
+@with_option_groups
 def _sessions_rm(
     source: SourceFlags,
-    clients: Annotated[list[str], typer.Argument(metavar="ID...", help="Client identifiers.")],
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
+    clients: _ClientIds,
+    manner: ChangeOptions,
 ) -> None:
     """Remove sessions with their subscriptions and queues.
 
     Connected clients are disconnected.
     """
-    from cli.commands import bulk_change, remove
+    from cli.commands import remove
 
-    remove.remove(source, clients, bulk_change.ChangeOptions(yes, dry_run))
+    remove.remove(source, clients, manner)
 
 
 @sessions_app.command("purge")
 @with_broker_flags
+@with_option_groups
 def _sessions_purge(
     source: SourceFlags,
+    *,
     older_than: _Age = None,
-    match: _Match = None,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
+    match: Match = None,
+    manner: ChangeOptions,
 ) -> None:
     """Remove offline sessions.
 
     Select them by --older-than, by --match, or by both. Sessions whose clients connect meanwhile
     are kept.
     """
-    from cli.commands import bulk_change, remove
+    from cli.commands import remove
 
-    remove.purge(source, older_than, match, bulk_change.ChangeOptions(yes, dry_run))
+    remove.purge(source, older_than, match, manner)
 
 
 @retained_app.command("ls")
@@ -411,51 +354,33 @@ def _retained_get(
 
 @retained_app.command("rm")
 @with_broker_flags
+@with_option_groups
 def _retained_rm(
     source: SourceFlags,
+    *,
     topic_filter: Annotated[
         str | None,
         typer.Argument(metavar="FILTER", help="Topic or topic filter.", show_default=False),
     ] = None,
     not_permitted: _NotPermitted = False,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
+    manner: ChangeOptions,
 ) -> None:
     """Remove retained messages."""
-    from cli.commands import bulk_change, remove
+    from cli.commands import remove
 
-    manner = bulk_change.ChangeOptions(yes, dry_run)
     remove.clear(source, topic_filter, manner, not_permitted=not_permitted)
 
 
 @with_broker_flags
-def _subscriptions(
-    source: SourceFlags,
-    topic: Annotated[
-        str, typer.Option("--topic", metavar="TOPIC", help="Topic, without wildcards.")
-    ],
-    qos: Annotated[
-        int, typer.Option("-q", "--qos", metavar="QOS", min=0, max=2, help="QoS of the message.")
-    ] = 1,
-    size: Annotated[
-        int | None,
-        typer.Option(
-            "--size",
-            metavar="BYTES",
-            min=0,
-            help="Size of its payload; by default the mean of the messages that wait for the "
-            "client.",
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@with_option_groups
+def _subscriptions(source: SourceFlags, sample: SampleFlags, as_json: Json = False) -> None:
     """Show how a message on a topic would be delivered.
 
     For each matching subscription: sent, queued, dropped or denied, and why.
     """
     from cli.commands import receivers
 
-    receivers.run_receivers(source, topic, qos, size, as_json=as_json)
+    receivers.run_receivers(source, sample.topic, sample.qos, sample.size, as_json=as_json)
 
 
 @with_broker_flags
@@ -497,48 +422,11 @@ def _reload(source: SourceFlags) -> None:
 
 
 @with_broker_flags
+@with_option_groups
 def _erase(
     source: SourceFlags,
-    topic_filter: Annotated[
-        str | None,
-        typer.Option("--topic", metavar="FILTER", help="Erase the contents of matching topics."),
-    ] = None,
-    client: Annotated[
-        str | None,
-        typer.Option("--client", metavar="ID", help="Erase a client identifier with a token."),
-    ] = None,
-    user: Annotated[
-        str | None,
-        typer.Option("--user", metavar="NAME", help="Erase a user name with a token."),
-    ] = None,
-    before: Annotated[
-        str | None,
-        typer.Option(
-            "--before",
-            metavar="TIME",
-            help="Only contents of periods that ended before: '2026-11-21 14:00', '30d ago'.",
-        ),
-    ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="List the erasures in the log, and who requested them.")
-    ] = False,
-    wanted: Annotated[
-        str | None,
-        typer.Option(
-            "--check",
-            metavar="TEXT",
-            help="Search all files of the data directory for a text, in all forms; -: read it from "
-            "stdin.",
-        ),
-    ] = None,
-    places: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--in", metavar="PATH", help="Also search a backup, an archive or a log file."
-        ),
-    ] = None,
-    yes: _Yes = False,
-    dry_run: _DryRun = False,
+    scope: EraseFlags,
+    manner: ChangeOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the list, or the result of the check, as JSON.")
     ] = False,
@@ -556,28 +444,27 @@ def _erase(
     found the text; with 2 if a name has no token; with 74 if --check found nothing, but could not
     search everything.
     """
-    from cli.commands import bulk_change, erase, erase_check, erase_list
+    from cli.commands import erase, erase_check, erase_list
 
-    scopes = (topic_filter, client, user, wanted)
-    if [listed, *(scope is not None for scope in scopes)].count(True) != 1:
+    scopes = (scope.topic, scope.client, scope.user, scope.check)
+    if [scope.lists, *(each is not None for each in scopes)].count(True) != 1:
         raise UsageError("give one of --topic, --client, --user, --list and --check")
-    if places and wanted is None:
+    if scope.places and scope.check is None:
         raise UsageError("--in is for --check")
-    if before is not None and topic_filter is None:
+    if scope.before is not None and scope.topic is None:
         raise UsageError("--before is for --topic")
-    if wanted is not None:
-        erase_check.check(source, wanted, places or (), as_json=as_json)
-    elif listed:
+    if scope.check is not None:
+        erase_check.check(source, scope.check, scope.places or (), as_json=as_json)
+    elif scope.lists:
         erase_list.list_erasures(source, as_json=as_json)
+    elif as_json:
+        raise UsageError("--json is for --list and --check")
+    elif scope.topic is not None:
+        erase.erase(source, scope.topic, scope.before, manner)
+    elif scope.client is not None:
+        erase.erase_name(source, "client", scope.client, manner)
     else:
-        if as_json:
-            raise UsageError("--json is for --list and --check")
-        manner = bulk_change.ChangeOptions(yes, dry_run)
-        if topic_filter is None:
-            kind, name = ("client", client) if client is not None else ("user", user or "")
-            erase.erase_name(source, kind, name, manner)
-        else:
-            erase.erase(source, topic_filter, before, manner)
+        erase.erase_name(source, "user", scope.user or "", manner)
 
 
 @with_broker_flags

@@ -98,8 +98,8 @@ def show_destination(flags: SourceFlags, name: str, *, as_json: bool) -> None:
 
 def change_destination(flags: SourceFlags, name: str, action: str) -> None:
     """Pause or resume a destination in all logs; raises typer.Exit if a broker refuses."""
-    done = "paused" if action == "pause_destination" else "sending"
-    _change(flags, name, done, do=action)
+    outcome = "paused" if action == "pause_destination" else "sending"
+    _change(flags, name, outcome, do=action)
 
 
 def retry_messages(flags: SourceFlags, name: str, at: str | None) -> None:
@@ -120,18 +120,18 @@ async def _ask_to_retry(
     for log, refs in refused.items():
         async with open_brokers(replace(flags, node=log) if log else flags) as brokers:
             for broker in brokers.present:
-                taken = left = 0
+                accepted = postponed = 0
                 request = {"do": "retry_messages", "to": name, "by": operator_name()}
                 for begin in range(0, len(refs), _RETRIES_AT_ONCE):
                     part = refs[begin : begin + _RETRIES_AT_ONCE]
                     answer = await broker.ask("change", **request, refs=part)
-                    taken, left = taken + answer["taken"], left + answer["left"]
+                    accepted, postponed = accepted + answer["taken"], postponed + answer["left"]
                 where = f"{brokers.prefix(broker.node)}{text.name(name)}"
-                parts = [f"{text.count_of(taken, 'message')} will be sent again"]
-                if taken + left < len(refs):
-                    parts.append(f"{len(refs) - taken - left:,} wait for it already")
-                if left:
-                    parts.append(f"repeat this command later for {left:,} more")
+                parts = [f"{text.count_of(accepted, 'message')} will be sent again"]
+                if accepted + postponed < len(refs):
+                    parts.append(f"{len(refs) - accepted - postponed:,} wait for it already")
+                if postponed:
+                    parts.append(f"repeat this command later for {postponed:,} more")
                 sys.stdout.write(f"{where}: {'; '.join(parts)}\n")
 
 
@@ -149,7 +149,7 @@ def skip_messages(flags: SourceFlags, name: str, to: str | None) -> None:
 
 
 @run_to_end
-async def _change(flags: SourceFlags, name: str, done: str, **request: Any) -> None:
+async def _change(flags: SourceFlags, name: str, outcome: str, **request: Any) -> None:
     refusals = 0
     async with open_brokers(flags) as brokers:
         if brokers.several and "until" in request:
@@ -163,7 +163,7 @@ async def _change(flags: SourceFlags, name: str, done: str, **request: Any) -> N
                 refusals += 1
                 sys.stderr.write(f"foldmq: {where}{refusal}\n")
             else:
-                sys.stdout.write(f"{where}{text.name(name)}: {done}\n")
+                sys.stdout.write(f"{where}{text.name(name)}: {outcome}\n")
         sys.stdout.flush()
     if refusals:
         raise typer.Exit(1)
@@ -197,7 +197,7 @@ async def _read_refused(flags: SourceFlags, name: str) -> tuple[list[dict[str, A
     """
     rows: dict[tuple[str | None, int], dict[str, Any]] = {}
     beginnings = []
-    known = False
+    is_known = False
     async with open_logs(flags) as logs:
         for log, source in logs.items():
             if source.cut is not None:
@@ -208,7 +208,7 @@ async def _read_refused(flags: SourceFlags, name: str) -> tuple[list[dict[str, A
                     shown(record.sequence - source.begin + 1)
                     about = {raw["e"] for raw in record.raw_events if raw.get("to") == name}
                     erased.update(_erased_keys(record))
-                    known = known or not about.isdisjoint(_OF_DESTINATIONS)
+                    is_known = is_known or not about.isdisjoint(_OF_DESTINATIONS)
                     if about.isdisjoint(_OF_REFUSALS):
                         continue
                     for _, event in record.events():
@@ -228,7 +228,7 @@ async def _read_refused(flags: SourceFlags, name: str) -> tuple[list[dict[str, A
             own = {ref: row for (held, ref), row in rows.items() if held == log}
             async for ref, key in _keys_of(source, own if erased else ()):
                 own[ref].update({"reason": ERASED} if key in erased else {})
-    if not known:
+    if not is_known:
         raise Refused(f"the log has no destination {text.name(name)}")
     return [*rows.values()], beginnings
 

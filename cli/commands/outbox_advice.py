@@ -93,8 +93,8 @@ def _urgency(behind_ms: int, kept_ms: int) -> tuple[Severity, str]:
     """Return how urgent a delay is, and its meaning; the log is kept for ``kept_ms``, 0: always."""
     waits = "its server is away or too slow; its messages wait in the log"
     if kept_ms and behind_ms + min(_DAY_MS, kept_ms // 2) >= kept_ms:
-        left = text.duration(max(0, kept_ms - behind_ms))
-        return "problem", f"{waits}, which keeps them for {left} more"
+        remaining = text.duration(max(0, kept_ms - behind_ms))
+        return "problem", f"{waits}, which keeps them for {remaining} more"
     if behind_ms >= _HOUR_MS or (kept_ms and behind_ms >= kept_ms // _TENTH):
         return "warning", waits
     return "notice", waits

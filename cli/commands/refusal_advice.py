@@ -306,49 +306,49 @@ def advise_on_refusals(refusals: Iterable[Mapping[str, Any]]) -> Iterator[Advice
 
     ``refusals`` are those in replies to ``problems``.
     """
-    for one in sorted(refusals, key=lambda one: int(one["age_ms"])):
-        yield _advice(one)
+    for refusal in sorted(refusals, key=lambda refusal: int(refusal["age_ms"])):
+        yield _advice(refusal)
 
 
-def _advice(one: Mapping[str, Any]) -> Advice:
-    known = _REFUSALS.get(one["reason"], _UNKNOWN)
-    noun, was, were = _ACTIONS[known.action]
-    count = one["recent"]
-    title = f"{was if count == 1 else were}: {known.why or text.escaped(one['reason'])}"
-    command, client = known.next, one.get("client") or ""
+def _advice(refusal: Mapping[str, Any]) -> Advice:
+    kind = _REFUSALS.get(refusal["reason"], _UNKNOWN)
+    noun, was, were = _ACTIONS[kind.action]
+    count = refusal["recent"]
+    title = f"{was if count == 1 else were}: {kind.why or text.escaped(refusal['reason'])}"
+    command, client = kind.next, refusal.get("client") or ""
     if "{}" in command:
         usable = client and client.isprintable() and not client.endswith(" more)")
-        if command == _CLOSES and not one.get("closed", True):
+        if command == _CLOSES and not refusal.get("closed", True):
             usable = False  # it was no session's connection yet
-        filled = show_client(one) if command == _SESSION else command.format(shell_word(client))
+        filled = show_client(refusal) if command == _SESSION else command.format(shell_word(client))
         command = filled if usable else SERVER_LOG
     return Advice(
-        "notice" if known.fault and count < _MANY else "warning",
+        "notice" if kind.fault and count < _MANY else "warning",
         f"a {noun}" if count == 1 else f"{noun}s",
         title,
-        _evidence(one),
-        _LARGER if _LARGE.match(str(one.get("error") or "")) else known.cause,
+        _evidence(refusal),
+        _LARGER if _LARGE.match(str(refusal.get("error") or "")) else kind.cause,
         command,
     )
 
 
-def _evidence(one: Mapping[str, Any]) -> str:
+def _evidence(refusal: Mapping[str, Any]) -> str:
     """Return the time of the latest one, and its client or address."""
-    when = f"{text.duration(one['age_ms'])} ago"
-    recent, more = f"{one['recent']:,}", " or more" if one["recent"] >= _MANY else ""
-    said = when
-    if one["count"] > 1:
-        said = f"{recent}{more} in the last hour, {one['count']:,} since the broker's start"
-        said += f"; the last {when}"
+    when = f"{text.duration(refusal['age_ms'])} ago"
+    recent, more = f"{refusal['recent']:,}", " or more" if refusal["recent"] >= _MANY else ""
+    evidence = when
+    if refusal["count"] > 1:
+        evidence = f"{recent}{more} in the last hour, {refusal['count']:,} since the broker's start"
+        evidence += f"; the last {when}"
     about = []
-    if one.get("client"):
-        about.append(f"client {text.name(one['client'])}")
-    if one.get("user"):
-        about.append(f"user {text.name(one['user'])}")
-    if one.get("address"):
-        about.append(f"from {text.escaped(one['address'])}")
-    if one.get("listener"):
-        about.append(f"listener {text.name(one['listener'])}")
-    said = f"{said}: {', '.join(about)}" if about else said
-    detail = one.get("error") or one.get("why")
-    return f"{said} ({text.escaped(detail, _LONGEST)})" if detail else said
+    if refusal.get("client"):
+        about.append(f"client {text.name(refusal['client'])}")
+    if refusal.get("user"):
+        about.append(f"user {text.name(refusal['user'])}")
+    if refusal.get("address"):
+        about.append(f"from {text.escaped(refusal['address'])}")
+    if refusal.get("listener"):
+        about.append(f"listener {text.name(refusal['listener'])}")
+    evidence = f"{evidence}: {', '.join(about)}" if about else evidence
+    detail = refusal.get("error") or refusal.get("why")
+    return f"{evidence} ({text.escaped(detail, _LONGEST)})" if detail else evidence

@@ -6,7 +6,6 @@ from typing import Any
 from cli.commands import retained
 from cli.commands.actor_list import gather
 from cli.commands.bulk_change import (
-    ChangeOptions,
     ChangeResult,
     change,
     confirmed,
@@ -15,6 +14,7 @@ from cli.commands.bulk_change import (
     tell,
     tell_all,
 )
+from cli.commands.command_flags import ChangeOptions
 from cli.commands.session_list import clients_of, left_out, session_selection
 from cli.common import text
 from cli.logs.broker_client import LiveBroker, Refused
@@ -29,8 +29,8 @@ from eventstore.errors import UsageError
 async def remove(flags: SourceFlags, clients: list[str], manner: ChangeOptions) -> None:
     """Remove the sessions of clients; raises typer.Exit if some do not exist."""
     async with open_brokers(flags) as brokers:
-        done = ChangeResult()
-        sessions = await find_sessions(brokers, clients, done, _as_row)
+        result = ChangeResult()
+        sessions = await find_sessions(brokers, clients, result, _as_row)
         lines = list(map(_session_line, sessions.values()))
         what = _removal(len(sessions))
         if sessions and await confirmed(lines, what, manner):
@@ -38,8 +38,8 @@ async def remove(flags: SourceFlags, clients: list[str], manner: ChangeOptions) 
                 own = [client for client in sessions if brokers.of_session(client) is broker]
                 with brokers.leaving_out(broker):
                     for portion in portions(own):
-                        await change(broker, "remove_sessions", done, clients=portion)
-        tell_all(brokers, done, "removed", "session", manner)
+                        await change(broker, "remove_sessions", result, clients=portion)
+        tell_all(brokers, result, "removed", "session", manner)
 
 
 @run_to_end
@@ -49,10 +49,10 @@ async def purge(
     """Remove offline sessions; raises UsageError without a selection."""
     if older_than is None and match is None:
         raise UsageError("give --older-than or --match to select sessions")
-    wanted = session_selection(match, False, older_than)
+    query = session_selection(match, False, older_than)
     async with open_brokers(flags) as brokers:
-        found, _ = await gather(brokers, "sessions", None, without_logs=True, **wanted)
-        rows, shared = clients_of(found)
+        sessions, _ = await gather(brokers, "sessions", None, without_logs=True, **query)
+        rows, shared = clients_of(sessions)
         if shared:
             sys.stderr.write(f"foldmq: {left_out(shared)}\n")
         # In this order, the sessions of a portion were seen offline at about the same time.
@@ -61,15 +61,15 @@ async def purge(
             sys.stdout.write("no matching offline session\n")
             brokers.check_complete()
             return
-        done = ChangeResult()
+        result = ChangeResult()
         by_name = sorted(rows, key=lambda row: str(row["session"]))
         what = _removal(len(rows)) + _without(brokers)
         if await confirmed(list(map(_session_line, by_name)), what, manner):
             for broker in brokers.present:
                 own = [row for row in rows if row.get("log", broker.node) == broker.node]
                 with brokers.leaving_out(broker):
-                    await remove_offline(broker, own, done)
-        tell_all(brokers, done, "removed", "session", manner)
+                    await remove_offline(broker, own, result)
+        tell_all(brokers, result, "removed", "session", manner)
 
 
 @run_to_end
@@ -86,40 +86,42 @@ async def clear(
     check_filter(topic_filter)
     async with open_brokers(flags) as brokers:
         # What one log removes, the others take from it.
-        found, _ = await retained.retained_rows(brokers, topic_filter, not_permitted=not_permitted)
-        if not found:
+        messages, _ = await retained.retained_rows(
+            brokers, topic_filter, not_permitted=not_permitted
+        )
+        if not messages:
             brokers.check_complete()
             which = "without permission " if not_permitted else ""
             raise Refused(f"no retained message {which}on {text.name(topic_filter)}")
-        done = ChangeResult()
+        result = ChangeResult()
         lines = [
             f"  {text.name(row['topic'])}  {text.size(row['size'])}"
             + (f"  by {text.name(row['set_by'])}" if not_permitted else "")
-            for _, row in found
+            for _, row in messages
         ]
-        what = f"remove {text.count_of(len(found), 'retained message')}"
+        what = f"remove {text.count_of(len(messages), 'retained message')}"
         if await confirmed(lines, what, manner):
             for broker in brokers.present:
-                own = [row["topic"] for source, row in found if source is broker]
+                own = [row["topic"] for source, row in messages if source is broker]
                 with brokers.leaving_out(broker):
                     for portion in portions(own):
                         await change(
-                            broker, "clear_retained", done,
+                            broker, "clear_retained", result,
                             topics=portion, not_permitted=not_permitted,
                         )  # fmt: skip
-        tell(done, "removed", "retained message", manner)
+        tell(result, "removed", "retained message", manner)
         if not_permitted:
             brokers.check_complete()
 
 
 async def remove_offline(
-    broker: LiveBroker, rows: list[dict[str, Any]], done: ChangeResult
+    broker: LiveBroker, rows: list[dict[str, Any]], result: ChangeResult
 ) -> None:
     """Remove sessions unless their clients have connected since they were listed."""
     closed = {row["session"]: row["closed_ms"] for row in rows}
     for portion in portions(closed):
         before = max(closed[client] for client in portion)
-        await change(broker, "remove_sessions", done, clients=portion, offline_before_ms=before)
+        await change(broker, "remove_sessions", result, clients=portion, offline_before_ms=before)
 
 
 def _without(brokers: LogBrokers) -> str:

@@ -29,21 +29,21 @@ class Hosts:
         """
         listened = list(places)
         self._literals = literals or any(map(is_wildcard, listened))
-        given = {place.host for place in listened} | {"localhost", *names}
+        allowed_names = {place.host for place in listened} | {"localhost", *names}
         if any(map(is_wildcard, listened)):
-            given.add(socket.gethostname())
-        self._names = {name.casefold() for name in given}
+            allowed_names.add(socket.gethostname())
+        self._names = {name.casefold() for name in allowed_names}
 
     def allows(self, host: str) -> bool:
         """Return whether a Host header is allowed, with any port, as tunnels change it."""
-        found = _HOST.fullmatch(host)
-        if found is None:
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
-        given = (found[1] or found[2]).casefold()
-        if given in self._names:
+        name = (match[1] or match[2]).casefold()
+        if name in self._names:
             return True
         try:
-            literal = ipaddress.ip_address(given)
+            literal = ipaddress.ip_address(name)
         except ValueError:
             return False
         return literal.is_loopback or self._literals

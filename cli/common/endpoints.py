@@ -68,10 +68,10 @@ def endpoint(value: object) -> Endpoint:
     kind = _SCHEMES.get(scheme[1].lower())
     if kind is None:
         raise ValueError(EXPECTED)
-    rest = scheme[2].rstrip("/")
-    if "/" in rest:
+    place = scheme[2].rstrip("/")
+    if "/" in place:
         raise ValueError("must end with the port; set the WebSocket path with ws_path")
-    return Endpoint(kind, address(rest))
+    return Endpoint(kind, address(place))
 
 
 def _path(text: str) -> str:

@@ -32,8 +32,8 @@ def optimised(arguments: str | None) -> bool | None:
     """
     if not arguments:
         return None
-    given = shlex.split(arguments)
-    return "--enable-optimizations" in given or "--prefix=/usr" in given
+    words = shlex.split(arguments)
+    return "--enable-optimizations" in words or "--prefix=/usr" in words
 
 
 def own() -> bool | None:
@@ -45,8 +45,8 @@ def own() -> bool | None:
 
 def compiled() -> bool:
     """Return whether this process uses the compiled modules of foldmq (``setup.py``)."""
-    found = importlib.util.find_spec("protocol.mqtt.decoder")
-    return found is not None and not str(found.origin).endswith(".py")
+    spec = importlib.util.find_spec("protocol.mqtt.decoder")
+    return spec is not None and not str(spec.origin).endswith(".py")
 
 
 def described() -> str:

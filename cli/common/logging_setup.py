@@ -5,6 +5,7 @@ so control characters, line breaks and direction marks are always escaped: a cli
 log line or control the reader's terminal.
 """
 
+import asyncio
 import io
 import json
 import logging
@@ -161,22 +162,22 @@ class UnblockedStream(io.TextIOBase):
 
     def _written(self, data: bytes) -> int:
         """Return the number of bytes that were written without waiting."""
-        done = 0
+        count = 0
         try:
-            while done < len(data):
+            while count < len(data):
                 if self._socket is not None:
-                    done += self._socket.send(data[done:], socket.MSG_DONTWAIT)
+                    count += self._socket.send(data[count:], socket.MSG_DONTWAIT)
                 elif not self._waits:
-                    done += os.write(self._number, data[done:])
+                    count += os.write(self._number, data[count:])
                 elif select.select((), (self._number,), (), 0)[1]:
                     # A pipe that has room at all has room for this much (pipe(7)).
-                    done += os.write(self._number, data[done : done + select.PIPE_BUF])
+                    count += os.write(self._number, data[count : count + select.PIPE_BUF])
                 else:
                     break
         except OSError:
             # No room, or the reader is gone: the broker continues without a log.
             pass
-        return done
+        return count
 
 
 def dropped_lines() -> int:
@@ -186,6 +187,13 @@ def dropped_lines() -> int:
         return 0
     stream.say_dropped()
     return stream.dropped
+
+
+async def report_dropped_lines() -> None:
+    """Tell the reader of stderr about dropped lines every second, if there is room again."""
+    while True:
+        await asyncio.sleep(1.0)
+        dropped_lines()
 
 
 class _Output:

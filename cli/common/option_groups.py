@@ -1,4 +1,4 @@
-"""Flags that several commands share: a group is a dataclass with one field for each flag."""
+"""Flags as dataclasses, with a field for each; the text below a field is its help."""
 
 import dataclasses
 import functools
@@ -6,7 +6,9 @@ import inspect
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
-from typer.models import OptionInfo
+from typer.models import ParameterInfo
+
+from cli.common.attribute_texts import texts_below
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -15,15 +17,13 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     The flags take the place of the dataclass; the command is called with the dataclasses.
     """
     hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {
-        name: hint for name, hint in hints.items() if dataclasses.is_dataclass(hint)
-    }
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if _is_group(hint)}
 
-    def run(**values: Any) -> None:
+    def run(*arguments: Any, **values: Any) -> None:
         for name, group in groups.items():
             flags = {field.name: values.pop(field.name) for field in dataclasses.fields(group)}
             values[name] = group(**flags)
-        command(**values)
+        command(*arguments, **values)
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
@@ -35,12 +35,22 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     made: Any = functools.wraps(command)(run)
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    found: Callable[..., None] = made
-    return found
+    wrapped: Callable[..., None] = made
+    return wrapped
+
+
+def _is_group(hint: Any) -> bool:
+    """Return whether a type is a dataclass of flags."""
+    if not dataclasses.is_dataclass(hint):
+        return False
+    hints = get_type_hints(hint, include_extras=True).values()
+    return all(hasattr(each, "__metadata__") for each in hints)
 
 
 def _flags(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
+    for name, text in texts_below(group.__module__).get(group.__name__, {}).items():
+        _option(hints[name]).help = text
     return [
         _flag(
             field.name,
@@ -65,8 +75,14 @@ def given_flags(group: Any) -> list[str]:
     ]
 
 
+def _option(hint: Any) -> ParameterInfo:
+    """Return typer's declaration of a flag or argument."""
+    (option,) = (each for each in hint.__metadata__ if isinstance(each, ParameterInfo))
+    return option
+
+
 def _spelled(hint: Any) -> str:
-    (option,) = (one for one in hint.__metadata__ if isinstance(one, OptionInfo))
+    option = _option(hint)
     # The first word of an option in an annotation takes the usual place of its default.
     words = (option.default, *(option.param_decls or ()))
     return next(word for word in words if isinstance(word, str) and word.startswith("--"))

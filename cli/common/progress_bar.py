@@ -25,7 +25,7 @@ def _bar(stack: contextlib.ExitStack, what: str, total: int, unit: str) -> Calla
     due = started + _SHOW_AFTER
     show: Callable[[int], None] | None = None
 
-    def update(done: int) -> None:
+    def update(count: int) -> None:
         nonlocal due, show
         now = time.monotonic()
         if now < due:
@@ -33,7 +33,7 @@ def _bar(stack: contextlib.ExitStack, what: str, total: int, unit: str) -> Calla
         due = now + _UPDATE_EVERY
         if show is None:
             show = _shown(stack, what, total, unit)
-        show(done)
+        show(count)
 
     return update
 
@@ -60,4 +60,4 @@ def _shown(stack: contextlib.ExitStack, what: str, total: int, unit: str) -> Cal
         )
     )
     task = bar.add_task(what, total=total)
-    return lambda done: bar.update(task, completed=done)
+    return lambda count: bar.update(task, completed=count)

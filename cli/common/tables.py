@@ -68,14 +68,19 @@ class Table(Generic[T]):
         self._widths = [len(column.title) for column in self._columns]
         self._block: list[list[str]] = []
         self._styles: list[list[Style | None]] = []
-        self._painted = has_colours(self._out) and any(one.style for one in self._columns)
+        self._painted = has_colours(self._out) and any(
+            shown_column.style for shown_column in self._columns
+        )
         self.rows = 0
 
     def add(self, row: T) -> None:
         """Add a row."""
         self._block.append([self._shown(column, row) for column in self._columns])
         if self._painted:
-            styles = [None if one.style is None else one.style(row) for one in self._columns]
+            styles = [
+                None if shown_column.style is None else shown_column.style(row)
+                for shown_column in self._columns
+            ]
             self._styles.append(styles)
         self.rows += 1
         if len(self._block) >= _BLOCK:

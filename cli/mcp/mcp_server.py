@@ -97,10 +97,10 @@ class ToolServer:
                 raise UsageError(f"there is no tool {text.name(params.name)}")
             payloads = self._payloads and (grant is None or grant.role.sees_payloads)
             self._bounds.take(_STDIO if grant is None else grant.mark)
-            found = await self._answer(tool, arguments_of(params.arguments or {}), payloads)
+            answer = await self._answer(tool, arguments_of(params.arguments or {}), payloads)
         except FoldmqError as error:
             return _result({"error": printable(str(error), MAX_BYTES // 4)}, is_error=True)
-        return _result(found)
+        return _result(answer)
 
     async def _answer(
         self, tool: Operation, arguments: dict[str, Any], payloads: bool
@@ -157,10 +157,10 @@ def _shown(item: dict[str, Any], *, payloads: bool) -> dict[str, Any]:
     return {key: each for key, each in item.items() if key not in ("payload", "payload_base64")}
 
 
-def _result(found: dict[str, Any], *, is_error: bool = False) -> types.CallToolResult:
+def _result(answer: dict[str, Any], *, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(
-        content=[types.TextContent(type="text", text=text.json_line(found))],
-        structured_content=found,
+        content=[types.TextContent(type="text", text=text.json_line(answer))],
+        structured_content=answer,
         is_error=is_error,
     )
 
@@ -177,8 +177,8 @@ class GuardedApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] == "http":
-            given = scope["headers"]
-            headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in given}
+            pairs = scope["headers"]
+            headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
             host, origin = headers.get("host", ""), headers.get("origin")
             if not self._hosts.allows(host):
                 await PlainTextResponse("unknown host name", 403)(scope, receive, send)
@@ -259,7 +259,7 @@ async def _serve_http(
 
     trail = AuditTrail(record)
     sockets = bind(place, "listen")
-    places = [place, *(Address(*one.getsockname()[:2]) for one in sockets)]
+    places = [place, *(Address(*sock.getsockname()[:2]) for sock in sockets)]
     names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
     app = ToolServer(link, payloads=payloads).server.streamable_http_app(
         streamable_http_path=_PATH,

@@ -43,26 +43,26 @@ def printable(sentence: str, limit: int = _LONGEST_TEXT) -> str:
     return text.printable(sentence[:limit])
 
 
-def unescaped(given: str) -> str:
+def unescaped(word: str) -> str:
     """Return a name from the form in which :func:`harmless` shows it; other text is unchanged."""
-    if "\\" not in given:
-        return given
+    if "\\" not in word:
+        return word
     try:
-        found = json.loads('"' + given.replace('"', '\\"') + '"')
+        decoded = json.loads('"' + word.replace('"', '\\"') + '"')
     except ValueError:
-        return given
-    return found if isinstance(found, str) else given
+        return word
+    return decoded if isinstance(decoded, str) else word
 
 
-def arguments_of(given: object) -> Any:
+def arguments_of(value: object) -> Any:
     """Return arguments with all their text as it is named in the log."""
-    if isinstance(given, str):
-        return unescaped(given)
-    if isinstance(given, dict):
-        return {key: arguments_of(each) for key, each in given.items()}
-    if isinstance(given, list):
-        return [arguments_of(each) for each in given]
-    return given
+    if isinstance(value, str):
+        return unescaped(value)
+    if isinstance(value, dict):
+        return {key: arguments_of(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [arguments_of(each) for each in value]
+    return value
 
 
 def row_of(item: dict[str, Any]) -> dict[str, Any]:

@@ -40,8 +40,8 @@ def allowed_users(flags: SourceFlags, topic: str) -> dict[str, Any]:
         settings = load_settings(flags.settings, os.environ, flags.config)
         if settings.permissions is None:
             if flags.config is None:
-                said = "unknown: this server was started without --config, the broker's settings"
-                return {**row, "users": said}
+                line = "unknown: this server was started without --config, the broker's settings"
+                return {**row, "users": line}
             return {**row, "users": "everyone: there is no permission file"}
         rules = rules_file.load(settings.permissions)
         if settings.password_file is None:

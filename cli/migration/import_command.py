@@ -1,7 +1,7 @@
 """The command ``foldmq import``."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -83,34 +83,23 @@ def _nats(
     _finish(moving.import_nats(source, to))
 
 
+@dataclass(frozen=True, slots=True)
+class _CopyFlags:
+    """The brokers of a copy."""
+
+    source: Annotated[str | None, typer.Argument(metavar="HOST[:PORT]")] = None
+    """The broker to copy from, unless --url is."""
+    to: Annotated[str, typer.Option("--to-url", metavar="URL", envvar="FOLDMQ_TO_URL")] = (
+        "mqtt://127.0.0.1:1883"
+    )
+    """The broker to copy to: mqtt://user:password@host:port, or mqtts, ws, wss."""
+    quiet: Annotated[float, typer.Option("--quiet", metavar="SECONDS", min=0.1)] = 3.0
+    """Messages are complete when none came for this long."""
+
+
 @_app.command("retained")
 @with_option_groups
-def _retained(
-    *,
-    source: Annotated[
-        str | None,
-        typer.Argument(metavar="HOST[:PORT]", help="The broker to copy from, unless --url is."),
-    ] = None,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to-url",
-            metavar="URL",
-            envvar="FOLDMQ_TO_URL",
-            help="The broker to copy to: mqtt://user:password@host:port, or mqtts, ws, wss.",
-        ),
-    ] = "mqtt://127.0.0.1:1883",
-    quiet: Annotated[
-        float,
-        typer.Option(
-            "--quiet",
-            metavar="SECONDS",
-            min=0.1,
-            help="Messages are complete when none came for this long.",
-        ),
-    ] = 3.0,
-    broker: client_options.BrokerFlags,
-) -> None:
+def _retained(copy: _CopyFlags, broker: client_options.BrokerFlags) -> None:
     """Copy the retained messages of a running broker over MQTT.
 
     Both users need the permission to read #. A topic that has a retained message at the destination
@@ -122,6 +111,7 @@ def _retained(
     from cli.common.units import address
     from cli.migration.retained_copy import copy_retained
 
+    source = copy.source
     if (source is None) == (broker.url is None):
         raise BadArgumentError("name the broker to copy from: HOST[:PORT] or --url")
     if source is not None:
@@ -133,8 +123,8 @@ def _retained(
         broker = replace(broker, host=place.host, port=place.port or None)
     level = None if broker.version is None else option_values.choose_level(broker.version, [])
     origin = connection.target_of(broker)
-    destination = connection.find_target("127.0.0.1", None, None, None, to)
-    _finish(copy_retained(origin, level, destination, quiet))
+    destination = connection.target_of(client_options.BrokerFlags(url=copy.to))
+    _finish(copy_retained(origin, level, destination, copy.quiet))
 
 
 def _finish(complete: bool) -> None:

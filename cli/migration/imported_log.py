@@ -129,20 +129,24 @@ class ImportedState:
             closed_ms = min(closed_ms, (client.expires - client.expiry) * 1000)
         state.closed_ms = closed_ms
         if client.expiry is not None or any(
-            wanted[2:] != (0, 0) for wanted in client.subscriptions
+            subscription[2:] != (0, 0) for subscription in client.subscriptions
         ):
             state.level = 5
-        for wanted in client.subscriptions:
-            if is_reserved_filter(split_share(wanted.filter)[1]):
+        for subscription in client.subscriptions:
+            if is_reserved_filter(split_share(subscription.filter)[1]):
                 self.left_out["subscriptions to topics reserved for the broker"] += 1
                 continue
             held = SubscriptionState(
-                wanted.filter, wanted.qos, True, wanted.options, wanted.identifier
+                subscription.filter,
+                subscription.qos,
+                True,
+                subscription.options,
+                subscription.identifier,
             )
-            state.subscriptions[wanted.filter] = held
+            state.subscriptions[subscription.filter] = held
             self.counts["subscription"] += 1
-            if wanted.filter.startswith(SHARE):
-                self._add_group(wanted.filter, closed_ms)
+            if subscription.filter.startswith(SHARE):
+                self._add_group(subscription.filter, closed_ms)
         for sent in client.messages:
             self._add_message(state, sent)
         state.last_pid = client.last_pid
@@ -206,8 +210,8 @@ def _block(message: StoredMessage, now_s: int) -> bytes:
     """Return the properties of a message as foldmq keeps them: with the expiry first."""
     if not message.expires:
         return message.block
-    left = max(0, message.expires - now_s)
-    return encode_message_properties(MessageProperties(expiry=left)) + message.block
+    remaining_seconds = max(0, message.expires - now_s)
+    return encode_message_properties(MessageProperties(expiry=remaining_seconds)) + message.block
 
 
 def _subscription_of(state: SessionState, sent: ClientMessage, topic: str) -> SubscriptionState:
@@ -235,8 +239,8 @@ def _queue(
 ) -> None:
     """Append a message to the queue in which the broker would have put it."""
     together = linked(state, held.filter)
-    last = next((name for name in reversed(state.waiting) if name in together), held.filter)
-    held = state.subscriptions[last]
+    last_filter = next((name for name in reversed(state.waiting) if name in together), held.filter)
+    held = state.subscriptions[last_filter]
     if held.queue is None:
         held.queue = WaitingQueue()
     state.queued += held.queue.extend([ref], flags, message.expires)
@@ -265,7 +269,7 @@ class _Records:
             if payloads:
                 event.at = sum(map(len, self._payloads)) + sum(event.blocks)  # type: ignore[union-attr]
                 self._payloads += payloads
-        self._size += sum(one.bytes for one in together)
+        self._size += sum(event.bytes for event in together)
         if self._size > _RECORD_BYTES:
             await self.write()
 
@@ -314,9 +318,9 @@ async def _write_state(records: _Records, state: ImportedState) -> None:
     await records.add([StateEvent(CheckpointBegun(1))])
     sessions = retained = 0
     for name in sorted(node.sessions.names()):
-        said = repeat_session(node, name)
-        sessions += len(said) > 0
-        await records.add(said)
+        events = repeat_session(node, name)
+        sessions += len(events) > 0
+        await records.add(events)
     for event in repeat_retained(node, sorted(node.retained.topics())):
         retained += event.event.count if isinstance(event.event, RetainedSnapshot) else 0
         await records.add([event])

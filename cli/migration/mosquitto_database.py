@@ -158,21 +158,21 @@ def read_database(path: Path) -> MosquittoDatabase:
     (version,) = _HEADER.unpack_from(data, len(_MAGIC))
     if version not in _FORMATS:
         raise DamagedDatabase(path, f"has format {version}, not 5 or 6")
-    found = MosquittoDatabase(version, hashlib.sha256(data).digest(), saved_ms)
+    database = MosquittoDatabase(version, hashlib.sha256(data).digest(), saved_ms)
     at = begin
     try:
         while at < len(data):
-            at = _read_chunk(data, at, found)
-        _check_references(found)
+            at = _read_chunk(data, at, database)
+        _check_references(database)
     except (_Problem, ProtocolError, TopicError, UnicodeDecodeError, struct.error) as error:
         what = "a text is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         where = "in the references" if at >= len(data) else f"at byte {at}"
         raise DamagedDatabase(path, f"damaged or incomplete {where}: {what}") from None
-    found.messages = dict(sorted(found.messages.items()))
-    return found
+    database.messages = dict(sorted(database.messages.items()))
+    return database
 
 
-def _read_chunk(data: bytes, at: int, found: MosquittoDatabase) -> int:
+def _read_chunk(data: bytes, at: int, database: MosquittoDatabase) -> int:
     """Add the chunk at an offset; return the offset of the next one."""
     if len(data) - at < _CHUNK.size:
         raise _Problem("the file ends within a chunk")
@@ -184,7 +184,7 @@ def _read_chunk(data: bytes, at: int, found: MosquittoDatabase) -> int:
     if read is None:
         raise _Problem(f"there is no chunk of type {kind}")
     try:
-        read(_Chunk(data, at + _CHUNK.size, end), found)
+        read(_Chunk(data, at + _CHUNK.size, end), database)
     except struct.error:
         raise _Problem("a chunk is too short") from None
     return end
@@ -218,13 +218,13 @@ class _Chunk:
 
     def properties(self) -> bytes:
         """Return the properties that the rest of the chunk consists of."""
-        rest = self.take(self._end - self._at)
-        if not rest:
+        block = self.take(self._end - self._at)
+        if not block:
             return b""
-        begin, end = find_properties(rest, 0, len(rest), "a message")
-        if end != len(rest):
+        begin, end = find_properties(block, 0, len(block), "a message")
+        if end != len(block):
             raise _Problem("a chunk is too long")
-        return rest[begin:end]
+        return block[begin:end]
 
     def finish(self) -> None:
         """Raise _Problem unless everything was read."""
@@ -239,43 +239,43 @@ def _configuration(chunk: _Chunk, _found: MosquittoDatabase) -> None:
     chunk.finish()
 
 
-def _message(chunk: _Chunk, found: MosquittoDatabase) -> None:
+def _message(chunk: _Chunk, database: MosquittoDatabase) -> None:
     (number,) = chunk.fields(_ID)
     (expires,) = chunk.fields(_TIME)
     size, _, name, user, topic_size, _, qos, retain = chunk.fields(_MESSAGE)
     publisher = chunk.text(name)
     chunk.text(user)
     topic = chunk.text(topic_size)
-    if number in found.messages or qos > 2 or expires < 0:
+    if number in database.messages or qos > 2 or expires < 0:
         raise _Problem(f"message {number} is not valid")
     validate_topic_name(topic)
     payload = chunk.take(size)
     properties = split_properties(chunk.properties(), PacketType.PUBLISH)
     block = properties.block[5:] if properties.expiry >= 0 else properties.block
-    found.messages[number] = StoredMessage(
+    database.messages[number] = StoredMessage(
         topic, payload, qos, bool(retain), publisher, block, expires
     )
 
 
-def _client(chunk: _Chunk, found: MosquittoDatabase) -> None:
+def _client(chunk: _Chunk, database: MosquittoDatabase) -> None:
     (expires,) = chunk.fields(_TIME)
     interval, last_pid, name_size = chunk.fields(_CLIENT)
-    user_size = chunk.fields(_CLIENT_6)[1] if found.format == 6 else 0
+    user_size = chunk.fields(_CLIENT_6)[1] if database.format == 6 else 0
     name, user = chunk.text(name_size), chunk.text(user_size)
     chunk.finish()
-    if not name or name in found.clients or expires < 0:
+    if not name or name in database.clients or expires < 0:
         raise _Problem("a client is not valid, or occurs twice")
     # Format 5 has 0 also for sessions of MQTT 3.1.1, which do not expire.
-    never = interval == 0xFFFFFFFF or (found.format == 5 and not interval)
-    found.clients[name] = ClientState(
+    never = interval == 0xFFFFFFFF or (database.format == 5 and not interval)
+    database.clients[name] = ClientState(
         name, user or None, None if never else interval, 0 if never else expires, last_pid
     )
 
 
-def _client_message(chunk: _Chunk, found: MosquittoDatabase) -> None:
+def _client_message(chunk: _Chunk, database: MosquittoDatabase) -> None:
     (number,) = chunk.fields(_ID)
     pid, name_size, qos, state, retain_dup, direction = chunk.fields(_SENT)
-    client = _client_of(chunk.text(name_size), found)
+    client = _client_of(chunk.text(name_size), database)
     properties = chunk.properties()
     identifier = 0
     if properties[:1] == bytes((SUBSCRIPTION_IDENTIFIER,)):
@@ -289,9 +289,9 @@ def _client_message(chunk: _Chunk, found: MosquittoDatabase) -> None:
     )
 
 
-def _subscription(chunk: _Chunk, found: MosquittoDatabase) -> None:
+def _subscription(chunk: _Chunk, database: MosquittoDatabase) -> None:
     identifier, name_size, filter_size, qos, options = chunk.fields(_SUBSCRIPTION)
-    client = _client_of(chunk.text(name_size), found)
+    client = _client_of(chunk.text(name_size), database)
     topic_filter = chunk.text(filter_size)
     chunk.finish()
     check_topic_filter(topic_filter)
@@ -302,25 +302,25 @@ def _subscription(chunk: _Chunk, found: MosquittoDatabase) -> None:
     )
 
 
-def _retained(chunk: _Chunk, found: MosquittoDatabase) -> None:
-    found.retained.append(chunk.fields(_ID)[0])
+def _retained(chunk: _Chunk, database: MosquittoDatabase) -> None:
+    database.retained.append(chunk.fields(_ID)[0])
     chunk.finish()
 
 
-def _client_of(name: str, found: MosquittoDatabase) -> ClientState:
-    client = found.clients.get(name)
+def _client_of(name: str, database: MosquittoDatabase) -> ClientState:
+    client = database.clients.get(name)
     if client is None:
         raise _Problem("names a client that the file does not contain")
     return client
 
 
-def _check_references(found: MosquittoDatabase) -> None:
-    for number in found.retained:
-        if number not in found.messages:
+def _check_references(database: MosquittoDatabase) -> None:
+    for number in database.retained:
+        if number not in database.messages:
             raise _Problem(f"retained message {number} is missing")
-    for client in found.clients.values():
+    for client in database.clients.values():
         for sent in client.messages:
-            if sent.message not in found.messages:
+            if sent.message not in database.messages:
                 raise _Problem(f"message {sent.message} of client {client.name} is missing")
 
 

@@ -8,16 +8,17 @@ options of authentication are about listeners as well.
 
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Final, NamedTuple
 
 from cli.migration.imported_settings import ImportedSettings
-from cli.migration.mosquitto_bridges import ImportedConnection
-from cli.settings.setting_sources import ConfigError
+from cli.settings.setting_sources import ConfigError, read_text
 from cli.users import acl_import
+from outbox.mqtt.options import LEFT_OUT, BridgeOptionError, read_connection
+from outbox.mqtt.topic_lines import TopicLineError, parse_topic_line
 
 _MAX_PACKET: Final = 268_435_460
 _MIN_PACKET: Final = 1024
@@ -104,27 +105,17 @@ class _Listener:
     options: dict[str, _Option] = field(default_factory=dict)
 
 
-class MosquittoFile(NamedTuple):
-    """What else the configuration tells."""
+def import_mosquitto_settings(result: ImportedSettings) -> Path | None:
+    """Translate the file ``result.source``; return the file with Mosquitto's state, if it has one.
 
-    database: Path | None
-    """The file with Mosquitto's state; None: it keeps none."""
-
-
-def import_mosquitto_settings(result: ImportedSettings) -> MosquittoFile:
-    """Translate the file ``result.source``. Raises ConfigError if a file cannot be read."""
+    Raises ConfigError if a file cannot be read.
+    """
     return _Translation(result).run()
 
 
 def _options(path: Path, depth: int = 0) -> Iterator[_Option]:
     """Yield the options of a file and of the files that it includes."""
-    try:
-        lines = path.read_text("utf-8-sig").split("\n")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(read_text(path).split("\n"), 1):
         if line.startswith("#") or not line.strip():
             continue
         name, _, value = line.strip().partition(" ")
@@ -151,7 +142,7 @@ class _Translation:
         self._local = False
         """Whether the file has no listener: Mosquitto 2 then serves this machine, and anybody."""
 
-    def run(self) -> MosquittoFile:
+    def run(self) -> Path | None:
         self._collect()
         listeners = self._listeners
         if self._default.options or not listeners:
@@ -166,12 +157,14 @@ class _Translation:
             self._add_global(option)
         for connection in self._connections:
             connection.finish()
-        return MosquittoFile(self._database())
+        return self._database()
 
     def _collect(self) -> None:
         """Assign the options to the broker, its listeners and its connections."""
         options = list(_options(self._result.source))
-        apart = any(one.name == "per_listener_settings" and _is_true(one) for one in options)
+        apart = any(
+            setting.name == "per_listener_settings" and _is_true(setting) for setting in options
+        )
         listener, bridge = self._default, False
         for option in options:
             name = _PLUGIN_FILES.get(option.name, option.name)
@@ -207,7 +200,7 @@ class _Translation:
 
     def _add_listener(self, listener: _Listener) -> None:
         result, options = self._result, listener.options
-        values = {name: one.value for name, one in options.items()}
+        values = {name: setting.value for name, setting in options.items()}
         made: dict[str, object] = {}
         encrypted = "certfile" in options or "keyfile" in options
         web = values.get("protocol") == "websockets"
@@ -256,9 +249,9 @@ class _Translation:
         files: dict[str, _Option] = {}
         for name in ("password_file", "acl_file"):
             options = [
-                one
-                for source in (self._global, *(one.options for one in listeners))
-                if (one := source.pop(name, None)) is not None
+                access
+                for source in (self._global, *(listener.options for listener in listeners))
+                if (access := source.pop(name, None)) is not None
             ]
             for option in options:
                 if files.setdefault(name, option).value != option.value:
@@ -280,7 +273,7 @@ class _Translation:
             self._local if anonymous is None else _is_true(anonymous)
         )
         names = ("use_identity_as_username", "use_subject_as_username")
-        by_certificate = any(name in one.options for one in listeners for name in names)
+        by_certificate = any(name in listener.options for listener in listeners for name in names)
         for listener in listeners:
             own = listener.options.pop("allow_anonymous", None)
             if own is not None:
@@ -408,29 +401,14 @@ def _connections(value: str) -> int | None:
     return _number(value) if _number(value) > 0 else None
 
 
-def _qos(value: str) -> None:
-    if value != "2":
-        raise _NoCounterpart("foldmq accepts QoS 0 to 2; see reject_qos2_publish")
+def _without(refused: Callable[[str], bool], why: str) -> tuple[str, Callable[[str], None]]:
+    """Return the translation of an option that has a counterpart unless its value is refused."""
 
+    def check(value: str) -> None:
+        if refused(value):
+            raise _NoCounterpart(why)
 
-def _protocol(value: str) -> None:
-    if value not in ("mqtt", "websockets"):
-        raise _NoCounterpart("foldmq serves MQTT over TCP and WebSocket")
-
-
-def _retain(value: str) -> None:
-    if value == "false":
-        raise _NoCounterpart("foldmq always keeps retained messages: deny them by permissions")
-
-
-def _empty_names(value: str) -> None:
-    if value == "false":
-        raise _NoCounterpart("clients without a client identifier are assigned one")
-
-
-def _persistence(value: str) -> None:
-    if value not in ("true", "1"):
-        raise _NoCounterpart("foldmq always keeps its state on disk")
+    return "", check
 
 
 def _log_level(value: str) -> str | None:
@@ -456,15 +434,22 @@ _OF_LISTENER: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "enable_proxy_protocol": ("proxy_protocol", _proxy),
     "listener_allow_anonymous": ("allow_anonymous", lambda value: value == "true"),
     "max_connections": ("max_connections", _connections),
-    "max_qos": ("", _qos),
+    "max_qos": _without(
+        lambda value: value != "2", "foldmq accepts QoS 0 to 2; see reject_qos2_publish"
+    ),
     "max_topic_alias": ("max_topic_aliases", _count),
     "max_topic_alias_broker": ("topic_aliases_out", _count),
-    "protocol": ("", _protocol),
+    "protocol": _without(
+        lambda value: value not in ("mqtt", "websockets"),
+        "foldmq serves MQTT over TCP and WebSocket",
+    ),
     "tls_version": ("tls_min_version", _tls_version),
     "websockets_origin": ("ws_origins", str.split),
 }
 _GLOBAL: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
-    "allow_zero_length_clientid": ("", _empty_names),
+    "allow_zero_length_clientid": _without(
+        lambda value: value == "false", "clients without a client identifier are assigned one"
+    ),
     "global_max_clients": ("max_sessions", _positive),
     "global_max_connections": ("max_connections", _positive),
     "log_type": ("log_level", _log_level),
@@ -474,9 +459,14 @@ _GLOBAL: Final[Mapping[str, tuple[str, Callable[[str], object]]]] = {
     "max_queued_bytes": ("max_queued_bytes", _positive),
     "max_queued_messages": ("max_queued_messages", _positive),
     "message_size_limit": ("max_packet_size", _message_size),
-    "persistence": ("", _persistence),
+    "persistence": _without(
+        lambda value: value not in ("true", "1"), "foldmq always keeps its state on disk"
+    ),
     "persistent_client_expiration": ("session_expiry", _expiration),
-    "retain_available": ("", _retain),
+    "retain_available": _without(
+        lambda value: value == "false",
+        "foldmq always keeps retained messages: deny them by permissions",
+    ),
     "sys_interval": ("sys_interval", _count),
 }
 _OTHERWISE: Final[Mapping[str, str]] = {
@@ -496,3 +486,105 @@ _LISTENER: Final = {
 """Options of a listener."""
 _KNOWN: Final = {*_ACCESS, *_ADVICE, *_GLOBAL, *_LISTENER, *_NOT_NEEDED}
 """Options that are not those of a bridge."""
+
+
+_ALIASES: Final = {
+    "address": "addresses",
+    "clientid": "remote_clientid",
+    "password": "remote_password",
+    "username": "remote_username",
+}
+_FILES: Final = ("bridge_cafile", "bridge_certfile", "bridge_keyfile")
+_FLAGS: Final = frozenset(
+    {
+        "bridge_insecure",
+        "bridge_outgoing_retain",
+        "bridge_tls_use_os_certs",
+        "cleansession",
+        "notifications",
+        "round_robin",
+        "try_private",
+    }
+)
+_NUMBERS: Final = frozenset(
+    {
+        "bridge_max_packet_size",
+        "bridge_receive_maximum",
+        "bridge_session_expiry_interval",
+        "keepalive_interval",
+        "max_inflight_messages",
+    }
+)
+_NO_EFFECT: Final = {
+    "bridge_attempt_unsubscribe": "true",
+    "bridge_max_packet_size": "0",
+    "local_cleansession": "false",
+    "start_type": "automatic",
+}
+"""Options that say with this value what foldmq does anyway."""
+
+
+class ImportedConnection:
+    """The options of a ``connection``, as they are read."""
+
+    def __init__(self, name: str, place: str, result: ImportedSettings) -> None:
+        self._name = name
+        self._place = place
+        self._result = result
+        self._table: dict[str, object] = {}
+        self._topics: list[str] = []
+
+    def add(self, place: str, name: str, value: str, path: Callable[[str], object]) -> None:
+        """Translate an option; ``path`` returns the path that a value names."""
+        name = _ALIASES.get(name, name)
+        if name == "topic":
+            self._add_topic(place, value)
+        elif name == "addresses":
+            self._table[name] = value.split()
+        elif _NO_EFFECT.get(name) == value:
+            pass
+        elif name in LEFT_OUT:
+            self._unmatch(place, f"{name} {value}: {LEFT_OUT[name]}")
+        elif name in _FILES:
+            self._table[name] = str(path(value))
+        elif name in _FLAGS:
+            self._table[name] = value.lower() in ("true", "1")
+        elif name in _NUMBERS and value.isdecimal():
+            self._table[name] = int(value)
+        else:
+            self._table[name] = value
+
+    def _add_topic(self, place: str, value: str) -> None:
+        try:
+            line = parse_topic_line(value)
+        except TopicLineError as error:
+            self._unmatch(place, f"topic {error}")
+            return
+        self._topics.append(line.text)
+
+    def finish(self) -> None:
+        """Add the table to the settings, without the options that it cannot have."""
+        self._table["topic"] = self._topics
+        self._table.setdefault("bridge_protocol_version", "mqttv311")
+        name = re.sub("[^A-Za-z0-9_-]", "-", self._name)[:64] or "bridge"
+        for _ in range(len(self._table)):
+            try:
+                read_connection(name, self._table)
+            except BridgeOptionError as error:
+                wrong = _named(str(error), self._table)
+                self._unmatch(self._place, str(error))
+                if wrong is None or wrong in ("addresses", "topic"):
+                    return
+                del self._table[wrong]
+            else:
+                self._result.connections[name] = self._table
+                return
+
+    def _unmatch(self, place: str, what: str) -> None:
+        self._result.unmatch(place, f"connection {self._name}: {what}")
+
+
+def _named(error: str, names: Iterable[str]) -> str | None:
+    """Return the setting that an error names first."""
+    words = re.findall(r"[a-z_]+", error)
+    return next((word for word in words if word in names), None)

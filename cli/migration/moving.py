@@ -24,7 +24,7 @@ def import_mosquitto(
 
     result = ImportedSettings(source, target)
     result.check_target()
-    configured = import_mosquitto_settings(result).database
+    configured = import_mosquitto_settings(result)
     place = database or configured
     if settings_only:
         result.remark(str(source), "--settings-only: the state was not taken")

@@ -6,7 +6,7 @@ from typing import Final
 
 from cli.common import text
 from cli.migration.imported_settings import ImportedSettings
-from cli.settings.setting_sources import ConfigError
+from cli.settings.setting_sources import ConfigError, read_text
 from eventstore.server import config_parser, users_file
 from eventstore.server.users_file import NatsUser, SubjectRules
 from protocol.mqtt.topics import TopicError, validate_topic_filter
@@ -40,11 +40,7 @@ def import_nats_settings(result: ImportedSettings) -> None:
     """
     path = result.source
     try:
-        top = config_parser.parse(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not UTF-8 text") from None
+        top = config_parser.parse(read_text(path))
     except config_parser.NatsConfError as error:
         raise ConfigError(f"{path}:{error.line}: {error}") from None
     block = _map(top.get("mqtt"))
@@ -159,14 +155,14 @@ def _add_users(
 def _mqtt_users(users: config_parser.Value) -> Iterator[config_parser.Value]:
     """Yield the users that may connect with MQTT, without the types of their connections."""
     for user in users.what if isinstance(users.what, list) else ():
-        known = dict(_map(user))
-        types = known.pop("allowed_connection_types", None) or known.pop("connection_types", None)
+        fields = dict(_map(user))
+        types = fields.pop("allowed_connection_types", None) or fields.pop("connection_types", None)
         if types is not None and isinstance(types.what, list):
-            names = {str(one.what).upper() for one in types.what}
+            names = {str(kind.what).upper() for kind in types.what}
             if not names & _MQTT:
                 continue
-        known.pop("account", None)
-        yield config_parser.Value(known, user.line)
+        fields.pop("account", None)
+        yield config_parser.Value(fields, user.line)
 
 
 def _add_password(result: ImportedSettings, place: str, name: str, password: str) -> None:

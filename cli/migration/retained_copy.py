@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from cli.clients import client_errors, client_session, connection, pub, sub
+from cli.clients import client_errors, client_session, connection, message_text, pub, sub
 from cli.common import text
 from protocol.mqtt.topics import is_reserved_topic
 
@@ -83,36 +83,21 @@ def copy_retained(
     """
     _, messages = collect_retained(source, level, quiet)
     ours, before = collect_retained(target, None, quiet)
-    wanted = {topic: message for topic, message in messages.items() if topic not in before}
-    with pub.Publisher(
-        target, client_session.ClientSession(level=ours), client_session.MessageFields()
-    ) as publisher:
-        for topic, message in wanted.items():
-            publisher.publish(
-                topic, bytes(message.payload), message.qos, retain=True, fields=_fields_of(message)
-            )
+    new_messages = {topic: message for topic, message in messages.items() if topic not in before}
+    with pub.Publisher(target, client_session.ClientSession(level=ours), {}) as publisher:
+        for topic, message in new_messages.items():
+            fields = message_text.properties_by_name(message)
+            payload = bytes(message.payload)
+            publisher.publish(topic, payload, message.qos, retain=True, fields=fields)
     # At QoS 0 nothing is acknowledged, and what permissions deny is dropped.
     _, after = collect_retained(target, ours, quiet)
-    missing = sorted(topic for topic in wanted if topic not in after)
-    copied = text.count_of(len(wanted) - len(missing), "retained message")
+    missing = sorted(topic for topic in new_messages if topic not in after)
+    copied = text.count_of(len(new_messages) - len(missing), "retained message")
     sys.stdout.write(f"{copied} copied from {source.address} to {target.address}\n")
-    kept = len(messages) - len(wanted)
+    kept = len(messages) - len(new_messages)
     if kept:
         sys.stdout.write(f"{text.count_of(kept, 'topic')} had one already, which was kept\n")
     if missing:
         names = text.several(map(text.name, missing), _SHOWN)
         sys.stderr.write(f"not found at {target.address} afterwards: {names}\n")
     return not missing
-
-
-def _fields_of(message: mqtt.MQTTMessage) -> client_session.MessageFields:
-    """Return the properties of a received message."""
-    values = message.properties
-    return client_session.MessageFields(
-        getattr(values, "MessageExpiryInterval", None),
-        getattr(values, "ContentType", None),
-        getattr(values, "ResponseTopic", None),
-        getattr(values, "CorrelationData", None),
-        utf8=bool(getattr(values, "PayloadFormatIndicator", 0)),
-        user=tuple(getattr(values, "UserProperty", ())),
-    )

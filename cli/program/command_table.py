@@ -5,8 +5,10 @@
 """
 
 import difflib
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from itertools import chain
 from typing import Any, NamedTuple
 
 import typer
@@ -20,7 +22,7 @@ class CommandGroup(PageGroup):
     def list_commands(self, ctx: object) -> list[str]:
         """Return the names of the commands in the order of their use."""
         del ctx
-        return [entry.name for _, entries in GROUPS for entry in entries]
+        return [entry.name for entries in GROUPS.values() for entry in entries]
 
     def get_command(self, ctx: object, cmd_name: str) -> Any:
         """Return a command, loaded from its module; None if there is none with that name."""
@@ -39,8 +41,8 @@ class CommandGroup(PageGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the groups of commands."""
         del ctx
-        width = max(len(entry.name) for _, entries in GROUPS for entry in entries)
-        for title, entries in GROUPS:
+        width = max(len(entry.name) for entries in GROUPS.values() for entry in entries)
+        for title, entries in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(entry.name.ljust(width), entry.help) for entry in entries])
 
@@ -71,139 +73,96 @@ class CommandEntry(NamedTuple):
 
 _BROKER = "cli.commands.operator_commands"
 _LOG = "cli.commands.log_commands"
+_DIAGNOSIS = "cli.commands.diagnosis_commands"
+_SERVE = "cli.serve.serve_command"
+_CLIENTS = "cli.clients.client_commands"
+_SPARK = "cli.spark.spark_commands"
+_COMPLETION = "cli.program.completion"
 
-GROUPS: tuple[tuple[str, tuple[CommandEntry, ...]], ...] = (
-    (
-        "Run a broker",
-        (
-            CommandEntry("serve", "cli.serve.serve_command", "Run the broker."),
-            CommandEntry("config", "cli.serve.serve_command", "Check the configuration."),
-            CommandEntry(
-                "passwd", "cli.users.passwd_command", "Manage the users of a password file."
-            ),
-            CommandEntry(
-                "acl",
-                "cli.users.acl_command",
-                "Check the permissions of a client, or import rules.",
-            ),
-            CommandEntry(
-                "import",
-                "cli.migration.import_command",
-                "Take over the settings and state of another broker.",
-            ),
+GROUPS: Mapping[str, Sequence[CommandEntry]] = {
+    "Run a broker": [
+        CommandEntry("serve", _SERVE, "Run the broker."),
+        CommandEntry("config", _SERVE, "Check the configuration."),
+        CommandEntry("passwd", "cli.users.passwd_command", "Manage the users of a password file."),
+        CommandEntry(
+            "acl", "cli.users.acl_command", "Check the permissions of a client, or import rules."
         ),
-    ),
-    (
-        "Send and receive",
-        (
-            CommandEntry("pub", "cli.clients.client_commands", "Publish messages."),
-            CommandEntry("sub", "cli.clients.client_commands", "Subscribe and print the messages."),
+        CommandEntry(
+            "import",
+            "cli.migration.import_command",
+            "Take over the settings and state of another broker.",
         ),
-    ),
-    (
-        "Inspect a running broker",
-        (
-            CommandEntry(
-                "status", "cli.commands.diagnosis_commands", "Show whether the broker is healthy."
-            ),
-            CommandEntry(
-                "doctor",
-                "cli.commands.diagnosis_commands",
-                "Find problems, their causes, and what to do.",
-            ),
-            CommandEntry("reload", _BROKER, "Make a running broker read its settings again."),
-            CommandEntry(
-                "erase",
-                _BROKER,
-                "Erase the contents of personal topics, or the name of a client or user, for ever.",
-            ),
-            CommandEntry(
-                "confirm-clock",
-                _BROKER,
-                "Say that the clock is right: the time off before the last start counts.",
-            ),
-            CommandEntry("top", "cli.top.top_commands", "Monitor a running broker."),
-            CommandEntry("sessions", _BROKER, "List, show, disconnect and remove sessions."),
-            CommandEntry(
-                "subscriptions", _BROKER, "Show how a message on a topic would be delivered."
-            ),
-            CommandEntry("topics", _BROKER, "List the topics that messages are published on."),
-            CommandEntry("retained", _BROKER, "List, print and remove retained messages."),
-            CommandEntry("actors", _BROKER, "Inspect the actors of a running broker."),
-            CommandEntry(
-                "outbox",
-                "cli.commands.outbox_commands",
-                "List and change destinations that get messages from the log.",
-            ),
-            CommandEntry("nodes", _BROKER, "List the nodes of a cluster."),
-            CommandEntry(
-                "web", "cli.web.pages.web_command", "Serve the web page of a running broker."
-            ),
-            CommandEntry(
-                "web-token", "cli.web.token_command", "Manage the tokens of the web page."
-            ),
+    ],
+    "Send and receive": [
+        CommandEntry("pub", _CLIENTS, "Publish messages."),
+        CommandEntry("sub", _CLIENTS, "Subscribe and print the messages."),
+    ],
+    "Inspect a running broker": [
+        CommandEntry("status", _DIAGNOSIS, "Show whether the broker is healthy."),
+        CommandEntry("doctor", _DIAGNOSIS, "Find problems, their causes, and what to do."),
+        CommandEntry("reload", _BROKER, "Make a running broker read its settings again."),
+        CommandEntry(
+            "erase",
+            _BROKER,
+            "Erase the contents of personal topics, or the name of a client or user, for ever.",
         ),
-    ),
-    (
-        "Read the event log",
-        (
-            CommandEntry("why", _LOG, "Explain what happened to a message."),
-            CommandEntry("history", _LOG, "List the messages of the past on matching topics."),
-            CommandEntry("log", _LOG, "List the events of the log."),
-            CommandEntry("replay", _LOG, "Show the state of the broker at any point in time."),
-            CommandEntry(
-                "diff", _LOG, "Show the differences between the states at two points in time."
-            ),
-            CommandEntry(
-                "mcp",
-                "cli.mcp.mcp_command",
-                "Let a language model ask a running broker and its log.",
-            ),
-            CommandEntry("spark", "cli.spark.spark_commands", "Run Spark jobs on the log."),
+        CommandEntry(
+            "confirm-clock",
+            _BROKER,
+            "Say that the clock is right: the time off before the last start counts.",
         ),
-    ),
-    (
-        "Check and repair",
-        (
-            CommandEntry("verify", _LOG, "Compare the running broker with its log."),
-            CommandEntry(
-                "audit",
-                "cli.spark.spark_commands",
-                "Check the guarantees of MQTT over the whole log.",
-            ),
-            CommandEntry("backup", _LOG, "Back up the log of a broker, running or not."),
-            CommandEntry("restore", _LOG, "Restore a backup into a new data directory."),
-            CommandEntry("salvage", _LOG, "Copy what can be proven of a damaged log."),
+        CommandEntry("top", "cli.top.top_commands", "Monitor a running broker."),
+        CommandEntry("sessions", _BROKER, "List, show, disconnect and remove sessions."),
+        CommandEntry("subscriptions", _BROKER, "Show how a message on a topic would be delivered."),
+        CommandEntry("topics", _BROKER, "List the topics that messages are published on."),
+        CommandEntry("retained", _BROKER, "List, print and remove retained messages."),
+        CommandEntry("actors", _BROKER, "Inspect the actors of a running broker."),
+        CommandEntry(
+            "outbox",
+            "cli.commands.outbox_commands",
+            "List and change destinations that get messages from the log.",
         ),
-    ),
-    (
-        "Other",
-        (
-            CommandEntry(
-                "pseudonym",
-                "cli.serve.pseudonym_command",
-                "Show the pseudonym of a client identifier.",
-            ),
-            CommandEntry(
-                "completion", "cli.program.completion", "Print the completion script of a shell."
-            ),
-            CommandEntry(
-                "version",
-                "cli.program.version_command",
-                "Show the version, Python, the NATS server, and whether modules are compiled.",
-            ),
+        CommandEntry("nodes", _BROKER, "List the nodes of a cluster."),
+        CommandEntry("web", "cli.web.pages.web_command", "Serve the web page of a running broker."),
+        CommandEntry("web-token", "cli.web.token_command", "Manage the tokens of the web page."),
+    ],
+    "Read the event log": [
+        CommandEntry("why", _LOG, "Explain what happened to a message."),
+        CommandEntry("history", _LOG, "List the messages of the past on matching topics."),
+        CommandEntry("log", _LOG, "List the events of the log."),
+        CommandEntry("replay", _LOG, "Show the state of the broker at any point in time."),
+        CommandEntry(
+            "diff", _LOG, "Show the differences between the states at two points in time."
         ),
-    ),
-)
+        CommandEntry(
+            "mcp", "cli.mcp.mcp_command", "Let a language model ask a running broker and its log."
+        ),
+        CommandEntry("spark", _SPARK, "Run Spark jobs on the log."),
+    ],
+    "Check and repair": [
+        CommandEntry("verify", _LOG, "Compare the running broker with its log."),
+        CommandEntry("audit", _SPARK, "Check the guarantees of MQTT over the whole log."),
+        CommandEntry("backup", _LOG, "Back up the log of a broker, running or not."),
+        CommandEntry("restore", _LOG, "Restore a backup into a new data directory."),
+        CommandEntry("salvage", _LOG, "Copy what can be proven of a damaged log."),
+    ],
+    "Other": [
+        CommandEntry("pseudonym", _SERVE, "Show the pseudonym of a client identifier."),
+        CommandEntry("completion", _COMPLETION, "Print the completion script of a shell."),
+        CommandEntry(
+            "version",
+            "cli.program.version_command",
+            "Show the version, Python, the NATS server, and whether modules are compiled.",
+        ),
+    ],
+}
 """The groups of ``foldmq --help``, with their commands."""
 
-HIDDEN = (
-    CommandEntry("complete", "cli.program.completion", "Print the completions of the last word."),
-)
+HIDDEN = (CommandEntry("complete", _COMPLETION, "Print the completions of the last word."),)
 """Commands that shells call."""
 
 
 def find_command(name: str) -> CommandEntry | None:
     """Return the command with a name, or None."""
-    groups = (*(entries for _, entries in GROUPS), HIDDEN)
-    return next((one for entries in groups for one in entries if one.name == name), None)
+    entries = chain(*GROUPS.values(), HIDDEN)
+    return next((entry for entry in entries if entry.name == name), None)

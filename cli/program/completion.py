@@ -90,36 +90,36 @@ def completions(command: Any, context: Any, words: Sequence[str]) -> Iterator[Co
 
     ``command`` is the root of the program and ``context`` its context.
     """
-    *before, last = words
+    *before, begin = words
     waiting: Any = None
-    given = 0
+    arguments_before = 0
     for word in before:
         if waiting is not None:
             waiting = None
         elif word.startswith("-"):
             waiting = _flag_that_waits(command, word)
         elif hasattr(command, "get_command"):
-            found = command.get_command(context, word)
-            if found is None:
+            subcommand = command.get_command(context, word)
+            if subcommand is None:
                 return
-            command = found
+            command = subcommand
         else:
-            given += 1
+            arguments_before += 1
     if waiting is not None:
         yield from (
-            Completion(choice, "") for choice in _choices(waiting) if choice.startswith(last)
+            Completion(choice, "") for choice in _choices(waiting) if choice.startswith(begin)
         )
-    elif last.startswith("-"):
-        yield from _flags(command, last)
+    elif begin.startswith("-"):
+        yield from _flags(command, begin)
     elif hasattr(command, "list_commands"):
         for name in command.list_commands(context):
-            if name.startswith(last):
+            if name.startswith(begin):
                 yield Completion(name, _short_help(command, context, name))
     else:
         arguments = [param for param in command.params if param.param_type_name == "argument"]
-        for argument in arguments[given : given + 1]:
+        for argument in arguments[arguments_before : arguments_before + 1]:
             yield from (
-                Completion(choice, "") for choice in _choices(argument) if choice.startswith(last)
+                Completion(choice, "") for choice in _choices(argument) if choice.startswith(begin)
             )
 
 
@@ -166,4 +166,4 @@ def _choices(parameter: Any) -> list[str]:
         return [str(choice) for choice in choices]
     # Settings name their values in place of a metavar; words in capitals are metavars.
     named = (parameter.metavar or "").split("|")
-    return [one for one in named if one and not one.isupper()] if len(named) > 1 else []
+    return [word for word in named if word and not word.isupper()] if len(named) > 1 else []

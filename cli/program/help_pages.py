@@ -78,7 +78,7 @@ def with_bold_headings(page: str) -> str:
     """Return a help page with its headings in bold, if stdout shows colours."""
     if not has_colours(sys.stdout):
         return page
-    return _HEADING.sub(lambda found: painted(found[0], "bold", sys.stdout), page)
+    return _HEADING.sub(lambda match: painted(match[0], "bold", sys.stdout), page)
 
 
 class _HelpPage:

@@ -50,10 +50,10 @@ def hide_secrets(argv: Sequence[str]) -> None:
 
     ``argv`` begins with the program. Returns if there is nothing to hide.
     """
-    kept, found = without_secrets(argv)
-    if found and _is_command(argv[0]):
+    kept, secrets = without_secrets(argv)
+    if secrets and _is_command(argv[0]):
         command = [sys.executable, *kept]
-        os.execve(sys.executable, command, {**os.environ, **found})  # noqa: S606 -- no shell needed
+        os.execve(sys.executable, command, {**os.environ, **secrets})  # noqa: S606 -- no shell needed
 
 
 def _is_command(program: str) -> bool:
@@ -66,9 +66,9 @@ def without_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Return the arguments without passwords, and the passwords by environment variable."""
     secrets = _OF_CLIENTS if argv[1:2] and argv[1] in _CLIENTS else _OF_ALL
     kept: list[str] = []
-    found: dict[str, str] = {}
-    rest = iter(argv)
-    for argument in rest:
+    passwords: dict[str, str] = {}
+    words = iter(argv)
+    for argument in words:
         flag, value = _split(argument)
         secret = secrets.get(flag)
         if secret is None:
@@ -76,7 +76,7 @@ def without_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
             continue
         whole = [argument]
         if value is None:
-            value = next(rest, None)
+            value = next(words, None)
             if value is None:
                 kept.append(argument)
                 break
@@ -84,8 +84,8 @@ def without_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         if secret.is_url and "@" not in value:
             kept += whole
         else:
-            found[secret.variable] = value
-    return kept, found
+            passwords[secret.variable] = value
+    return kept, passwords
 
 
 def _split(argument: str) -> tuple[str, str | None]:

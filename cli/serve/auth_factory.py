@@ -1,5 +1,6 @@
 """Builds authentication and authorization from the settings."""
 
+import asyncio
 import dataclasses
 import hashlib
 import hmac
@@ -37,6 +38,8 @@ KNOWN_LOGINS = "known.logins"
 It is sealed if the data directory is encrypted: a thief could try names.
 """
 _SECRET_SIZE = 32
+_STORE_SECONDS = 15.0
+"""Seconds between two writes of the users who logged in."""
 _CACHE_DENIED = 5.0
 """Seconds to cache a refusal of the auth callout, so that a newly added client can soon log in."""
 
@@ -71,7 +74,7 @@ class Access:
         callout, external = self._callout(settings), None
         if callout is not None and settings.auth_method is not None:
             external = settings.auth_method, CalloutMethod(callout)
-        found = make_backends(
+        backends = make_backends(
             passwords=users,
             tokens=make_tokens(settings),
             callout=callout,
@@ -79,7 +82,7 @@ class Access:
             ask_certified=settings.auth_subject is not None,
         )
         made = BackendSelection(
-            found,
+            backends,
             methods=make_methods(users, external),
             backoff=self._backoff,
             counts=self._chain.counts if self._chain is not None else None,
@@ -118,6 +121,12 @@ class Access:
             datadir.write_private(datadir.path / KNOWN_LOGINS, text)
         except EventStoreError as error:
             log.warning("known users not stored", why=str(error))
+
+    async def keep_known_users(self, datadir: DataDir) -> None:
+        """Write new users every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(_STORE_SECONDS)
+            await asyncio.to_thread(self.store_known_users, datadir)
 
     def _callout(self, settings: Settings) -> Callout | None:
         if settings.auth_subject is None or self._nats is None:
@@ -159,11 +168,11 @@ def users_digest(settings: Settings, secret: bytes) -> str:
     files = [path for path in (settings.password_file, settings.jwt_keys) if path is not None]
     if not files:
         return ""
-    found = hmac.new(secret, digestmod=hashlib.sha256)
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
     for path in files:
         data = path.read_bytes()
-        found.update(len(data).to_bytes(8, "big") + data)
-    return found.hexdigest()[:16]
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.hexdigest()[:16]
 
 
 def pseudonym_key(settings: Settings, datadir: DataDir) -> bytes:

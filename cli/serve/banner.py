@@ -40,20 +40,20 @@ class Progress:
         self._next = time.monotonic() + FIRST_OUTPUT_SECONDS
         self._shown = False
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, count: int, total: int) -> None:
         """Show how many of ``total`` records are replayed."""
         now = time.monotonic()
         if now < self._next:
             return
         self._next = now + (_LINE_EVERY if self._terminal else _LOG_EVERY)
-        percent = 100 * done // total if total else 100
+        percent = 100 * count // total if total else 100
         if self._tell is not None:
             self._tell(f"replaying the log: {percent} %")
         if not self._terminal:
-            log.info("replaying the log", percent=percent, records=done, of=total)
+            log.info("replaying the log", percent=percent, records=count, of=total)
             return
         self._shown = True
-        self._stream.write(f"\rreplaying the log: {percent:3} %, record {done:,} of {total:,} ")
+        self._stream.write(f"\rreplaying the log: {percent:3} %, record {count:,} of {total:,} ")
         self._stream.flush()
 
     def close(self) -> None:
@@ -199,21 +199,21 @@ def _web_page(facts: Facts, *, terminal: bool) -> str:
 def admitted(settings: Settings, users: int) -> str:
     """Return which clients may connect."""
     listeners = settings.listeners()
-    known = [
+    kinds = [
         _named(users, settings.password_file),
         f"tokens signed with {settings.jwt_keys}" if settings.jwt_keys else "",
         f"clients accepted by {settings.auth_subject}" if settings.auth_subject else "",
         "client certificates" if any(own.tls_identity != "none" for own in listeners) else "",
         "clients with a certificate" if any(map(_by_certificate, listeners)) else "",
     ]
-    said = ", ".join(filter(None, known))
+    line = ", ".join(filter(None, kinds))
     free = [str(own.listen[0]) for own in listeners if own.anonymous and not own.certified]
-    if not said and len(free) == len(listeners):
+    if not line and len(free) == len(listeners):
         return "any client, without a password"
     if not free:
-        return said
+        return line
     where = "" if len(free) == len(listeners) else f" at {', '.join(free)}"
-    return f"{said}{', and ' if said else ''}clients without a user name{where}"
+    return f"{line}{', and ' if line else ''}clients without a user name{where}"
 
 
 def _by_certificate(own: Settings) -> bool:

@@ -20,6 +20,7 @@ from actors.connection.listener import Listener, ListenerOptions
 from actors.exchange.exchange import ExchangeLink, LogExchange, OtherLog
 from actors.node.reload_outcome import ReloadOutcome
 from actors.session.node_context import NodeContext
+from cli.common.memory import tune_collector
 from cli.common.units import Address
 from cli.serve.log_store import Store
 from cli.serve.process_edges import PASSED_ON
@@ -129,8 +130,8 @@ def member_settings(settings: Settings, facts: MemberFacts) -> Settings:
             )
     copied = settings.model_copy(update=changed)
     # A copied setting counts as set only if it was set.
-    given = settings.model_fields_set | (changed.keys() - {"metrics"})
-    copied.model_fields_set.intersection_update(given)
+    names = settings.model_fields_set | (changed.keys() - {"metrics"})
+    copied.model_fields_set.intersection_update(names)
     return copied
 
 
@@ -195,6 +196,11 @@ class ProcessMember:
         """Tell the main process that this one has started, and what is not proven of its log."""
         with contextlib.suppress(OSError):  # it is noticed when reading
             self._channel.send(READY + orjson.dumps([*map(list, doubts)]))
+
+    def follows(self) -> None:
+        """Tell the main process that this one has read the log, and follows it."""
+        tune_collector()
+        self.ready()
 
     @property
     def _reports_main(self) -> bool:

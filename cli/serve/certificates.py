@@ -6,22 +6,31 @@ Each is a row for the status, the metrics, the log and ``foldmq doctor``; what a
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import structlog
 from cryptography import x509
 
+from cli.commands.certificate_advice import advise_on_certificates
 from eventstore.edited_files import skip_mark
 
 if TYPE_CHECKING:
     import datetime as dt
 
+    from actors.session.node_context import NodeContext
+    from cli.serve.cluster_member import ClusterMember
     from cli.settings.settings import Settings
+
+_log = structlog.get_logger("foldmq")
+_HOUR_SECONDS: Final = 3600.0
 
 _PEM_BLOCK: Final = re.compile(
     rb"-----BEGIN (CERTIFICATE|X509 CRL)-----.*?-----END \1-----", re.DOTALL
@@ -69,11 +78,47 @@ def read_certificates(settings: Settings) -> list[dict[str, Any]]:
     return rows
 
 
+class CertificateWatch:
+    """Looks at the files, and logs what has expired or will soon, if it ``logs``."""
+
+    def __init__(self, *, logs: bool) -> None:
+        self._logs = logs
+        self._logged: set[tuple[str, str]] = set()
+
+    async def look(self, settings: Settings) -> list[dict[str, Any]]:
+        """Return what the files have now, for the status."""
+        rows = await asyncio.to_thread(read_certificates, settings)
+        self._log(rows)
+        return rows
+
+    async def watch(
+        self, holder: ClusterMember | NodeContext, settings: Callable[[], Settings]
+    ) -> None:
+        """Look at the files once an hour: they may end, or be replaced without a reload."""
+        while True:
+            await asyncio.sleep(_HOUR_SECONDS)
+            rows = await asyncio.to_thread(read_certificates, settings())
+            holder.certificates = with_files(holder.certificates, rows)
+            self._log(holder.certificates)
+
+    def _log(self, rows: list[dict[str, Any]]) -> None:
+        if not self._logs:
+            return
+        status = {"certificates": rows, "time_ms": time.time_ns() // 1_000_000}
+        advice = {(each.subject, each.title): each for each in advise_on_certificates([status])}
+        for title, each in advice.items():
+            if title in self._logged:
+                continue
+            write = _log.error if each.severity == "problem" else _log.warning
+            write(" ".join(title), evidence=each.evidence, remedy=each.cause)
+        self._logged = {*advice}
+
+
 def with_files(
-    loaded: Iterable[dict[str, Any]], found: Iterable[dict[str, Any]]
+    loaded: Iterable[dict[str, Any]], current: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the rows of what is in use; each with the end of what its file has now."""
-    ends = {(row["setting"], row["listener"], row["file"]): row["ends_ms"] for row in found}
+    ends = {(row["setting"], row["listener"], row["file"]): row["ends_ms"] for row in current}
     return [
         row | {"file_ends_ms": ends.get((row["setting"], row["listener"], row["file"]))}
         for row in loaded
@@ -126,14 +171,15 @@ def _spans(setting: str, file: Path) -> list[_Span]:
 
 
 def _certificates(data: bytes) -> list[_Span]:
-    return [_span(one) for one in _x509(data)]
+    return [_span(certificate) for certificate in _x509(data)]
 
 
 def _chain(data: bytes) -> list[_Span]:
     """Return the certificates that clients check: not the root that ends the chain."""
     first, *others = _x509(data)
     return [
-        _span(one) for one in (first, *(other for other in others if other.subject != other.issuer))
+        _span(certificate)
+        for certificate in (first, *(other for other in others if other.subject != other.issuer))
     ]
 
 
@@ -145,9 +191,11 @@ def _x509(data: bytes) -> list[x509.Certificate]:
     ]
 
 
-def _span(one: x509.Certificate) -> _Span:
+def _span(certificate: x509.Certificate) -> _Span:
     return _Span(
-        one.subject.rfc4514_string(), _ms(one.not_valid_before_utc), _ms(one.not_valid_after_utc)
+        certificate.subject.rfc4514_string(),
+        _ms(certificate.not_valid_before_utc),
+        _ms(certificate.not_valid_after_utc),
     )
 
 
@@ -157,11 +205,11 @@ def _revocation_lists(data: bytes) -> list[_Span]:
     for block in _PEM_BLOCK.finditer(data):
         if block[1] != b"X509 CRL":
             continue
-        one = x509.load_pem_x509_crl(block[0])
-        if one.next_update_utc is None:
+        revocations = x509.load_pem_x509_crl(block[0])
+        if revocations.next_update_utc is None:
             continue
-        name = one.issuer.rfc4514_string()
-        span = _Span(name, _ms(one.last_update_utc), _ms(one.next_update_utc))
+        name = revocations.issuer.rfc4514_string()
+        span = _Span(name, _ms(revocations.last_update_utc), _ms(revocations.next_update_utc))
         if name not in latest or latest[name].ends_ms < span.ends_ms:
             latest[name] = span
     return [*latest.values()]

@@ -211,12 +211,12 @@ class ClusterMember:
         leader = (
             self._standby.leader if self._standby is not None and part is self._standby else None
         )
-        found = {"node": self._me.node, "role": str(part.role)}
+        fields = {"node": self._me.node, "role": str(part.role)}
         if leader is not None:
-            found["leader"] = leader.node
+            fields["leader"] = leader.node
         if isinstance(part, Standby) and part.problem:
-            found["problem"] = part.problem
-        return found
+            fields["problem"] = part.problem
+        return fields
 
     @property
     def has_followers(self) -> bool:
@@ -255,18 +255,18 @@ class ClusterMember:
 
     def _asked_to_move(self, data: bytes) -> bytes:
         """Decide about a request of an operator to hand over."""
-        wanted = data.decode("utf-8", "replace")
-        if wanted == self._me.node:
-            return orjson.dumps({"error": f"node {wanted} leads already"})
+        target = data.decode("utf-8", "replace")
+        if target == self._me.node:
+            return orjson.dumps({"error": f"node {target} leads already"})
         if self._moves_to:
             what = f"this node hands over to node {self._moves_to} already"
             return orjson.dumps({"error": what})
-        found = self._members.successor(wanted, self._clock.monotonic())
-        if isinstance(found, str):
-            return orjson.dumps({"error": found})
-        _log.info("handing over the leadership", to=found.node, host=found.host)
-        self._move(found.node)
-        return orjson.dumps({"to": found.node, "from": self._me.node})
+        successor = self._members.successor(target, self._clock.monotonic())
+        if isinstance(successor, str):
+            return orjson.dumps({"error": successor})
+        _log.info("handing over the leadership", to=successor.node, host=successor.host)
+        self._move(successor.node)
+        return orjson.dumps({"to": successor.node, "from": self._me.node})
 
     def _move(self, to: str) -> None:
         self._moves_to = to

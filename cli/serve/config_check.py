@@ -44,9 +44,9 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
     settings = load_settings(flags, os.environ, config, contradictory=True)
     _check_together(settings)
     check_configuration(settings)
-    given = list(sources(flags, os.environ, config))
-    width = max((len(name) for name, _, _ in given), default=0)
-    for name, value, where in given:
+    rows = list(sources(flags, os.environ, config))
+    width = max((len(name) for name, _, _ in rows), default=0)
+    for name, value, where in rows:
         shown = json.dumps(value, default=str)
         sys.stdout.write(f"{name.ljust(width)}  {text.escaped(shown, 200)}  ({where})\n")
     for table, names in (("sink", settings.sinks), ("connection", settings.connections)):
@@ -58,9 +58,9 @@ def run_config_check(flags: dict[str, object], config: Path | None) -> None:
         sys.stdout.write(f"at a start now, the log would be kept {kept}\n")
     check_room(settings, here, bound)
     _check_certificates(settings)
-    count = text.count_of(len(given), "setting")
-    said = painted(f"the configuration is valid for foldmq {version}", "green", sys.stdout)
-    sys.stdout.write(f"{said}: {count} set, all others have their defaults\n")
+    count = text.count_of(len(rows), "setting")
+    verdict = painted(f"the configuration is valid for foldmq {version}", "green", sys.stdout)
+    sys.stdout.write(f"{verdict}: {count} set, all others have their defaults\n")
 
 
 def _check_together(settings: Settings) -> None:
@@ -106,11 +106,11 @@ def _check_certificates(settings: Settings) -> None:
     """Print a line for each certificate that ends soon; raise ConfigError if one is not valid."""
     status = {"certificates": read_certificates(settings), "time_ms": time.time_ns() // 1_000_000}
     advice = [*advise_on_certificates([status])]
-    for one in advice:
+    for entry in advice:
         label = painted("warning:", "yellow", sys.stderr)
-        if one.severity != "problem":
-            sys.stderr.write(f"{label} {certificate_line(one)}\n")
-    problems = [certificate_line(one) for one in advice if one.severity == "problem"]
+        if entry.severity != "problem":
+            sys.stderr.write(f"{label} {certificate_line(entry)}\n")
+    problems = [certificate_line(entry) for entry in advice if entry.severity == "problem"]
     if problems:
         raise ConfigError(*problems)
 

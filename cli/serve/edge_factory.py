@@ -107,13 +107,13 @@ def _check_own_certificate(
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = client_context.wrap_bio(to_client, to_server)
     server = server_context.wrap_bio(to_server, to_client, server_side=True)
-    done = 0
+    finished_ends = 0
     for _ in range(_FLIGHTS):
-        done = 0
+        finished_ends = 0
         for end in (client, server):
             try:
                 end.do_handshake()
-                done += 1
+                finished_ends += 1
             except ssl.SSLWantReadError:
                 pass
             except ssl.SSLError as error:
@@ -122,7 +122,7 @@ def _check_own_certificate(
                     f"cluster_tls_cert = {settings.cluster_tls_cert}: other nodes would not accept "
                     f"it, it is verified against cluster_tls_ca = {settings.cluster_tls_ca}: {why}"
                 ) from None
-        if done == len((client, server)):
+        if finished_ends == len((client, server)):
             return
 
 

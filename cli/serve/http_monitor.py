@@ -16,7 +16,7 @@ import structlog
 from cli.common.allowed_hosts import Hosts
 from cli.common.units import Address
 from cli.settings.settings import Settings
-from cli.settings.socket_binding import ListenError, bind, raise_unless_default
+from cli.settings.socket_binding import ListenError, bind, raise_unless_default, readable
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class HttpMonitor:
 
     async def _serve(self, sockets: list[socket.socket], hosts: Hosts) -> None:
         """Answer from the first connection on."""
-        await _readable(sockets)
+        await readable(sockets)
         try:
             answers: Any = await asyncio.to_thread(import_module, "cli.serve.monitor_answers")
         except ImportError as error:
@@ -95,32 +95,19 @@ class HttpMonitor:
         ready = not self.not_ready_reasons()
         cluster = self.member.metrics() if self.member is not None else None
         if inspection is None:
-            found: dict[str, Any] = {"ready": ready, "cluster": cluster}
+            fields: dict[str, Any] = {"ready": ready, "cluster": cluster}
             if self.member is not None:
                 reload = self.member.reload
-                found["reload"] = reload._asdict() if reload is not None else None
-                found["certificates"] = self.member.certificates
-            return found
+                fields["reload"] = reload._asdict() if reload is not None else None
+                fields["certificates"] = self.member.certificates
+            return fields
         try:
             async with asyncio.timeout(_TIMEOUT):
-                found = await inspection.inspector.ask_for("status")
+                fields = await inspection.inspector.ask_for("status")
         except (FoldmqError, TimeoutError) as error:
             _log.warning("metrics are incomplete", reason=str(error) or "no reply in time")
-            found = inspection.status()
-        return {**found, "ready": ready, "cluster": cluster}
-
-
-async def _readable(sockets: list[socket.socket]) -> None:
-    """Wait until a connection waits at one of the sockets."""
-    loop = asyncio.get_running_loop()
-    connected = asyncio.Event()
-    for listener in sockets:
-        loop.add_reader(listener, connected.set)
-    try:
-        await connected.wait()
-    finally:
-        for listener in sockets:
-            loop.remove_reader(listener)
+            fields = inspection.status()
+        return {**fields, "ready": ready, "cluster": cluster}
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

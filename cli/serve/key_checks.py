@@ -24,9 +24,9 @@ def check_keys(settings: Settings) -> None:
         path = getattr(settings, name)
         if path is None or not path.exists():  # the broker makes that of personal topics
             continue
-        found = path.stat()
-        own = found.st_uid == os.geteuid()
-        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO if own else stat.S_IRWXO):
+        state = path.stat()
+        own = state.st_uid == os.geteuid()
+        if state.st_mode & (stat.S_IRWXG | stat.S_IRWXO if own else stat.S_IRWXO):
             others = "go" if own else "o"
             log.warning(
                 "other users of this machine have access to a key: change the mode of its file",

@@ -122,17 +122,17 @@ def affordable_connections(settings: Settings, each: int = 1) -> int:
     number of descriptors that a connection takes.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = each * settings.max_connections + SPARE_DESCRIPTORS
-    if hard != resource.RLIM_INFINITY and hard < wanted:
-        wanted = max(hard, SPARE_DESCRIPTORS + 1)
+    descriptors = each * settings.max_connections + SPARE_DESCRIPTORS
+    if hard != resource.RLIM_INFINITY and hard < descriptors:
+        descriptors = max(hard, SPARE_DESCRIPTORS + 1)
         tell = _log.warning if "max_connections" in settings.model_fields_set else _log.info
         tell(
             "max_connections lowered because of the limit on open files (ulimit -Hn)",
-            max_connections=(wanted - SPARE_DESCRIPTORS) // each,
+            max_connections=(descriptors - SPARE_DESCRIPTORS) // each,
         )
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return (wanted - SPARE_DESCRIPTORS) // each
+    if soft != resource.RLIM_INFINITY and soft < descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    return (descriptors - SPARE_DESCRIPTORS) // each
 
 
 def _quota(settings: Settings, whose: str) -> Quota:

@@ -62,13 +62,13 @@ class Listeners:
 
         ``max_packet_size`` is the maximum that the log allows.
         """
-        found = []
+        all_options = []
         for own in settings.listeners():
             (place,) = own.listen
             # Settings not set for a single listener limit all listeners together elsewhere.
             single = dict(place.own)
             largest = min(own.max_packet_size, max_packet_size)
-            found.append(
+            all_options.append(
                 ListenerOptions(
                     name=str(place),
                     max_packet_size=largest,
@@ -84,7 +84,7 @@ class Listeners:
                     stack=self._stack(own, place.endpoint),
                 )
             )
-        return found
+        return all_options
 
     def _stack(self, own: Settings, where: Endpoint) -> StackOptions:
         websocket = WebSocketOptions(own.ws_path, own.ws_origins or None, own.proxy_from)
@@ -100,12 +100,12 @@ class Listeners:
         """Raise ListenError if an address cannot be bound, before a long replay begins."""
         with contextlib.ExitStack() as held:
             # All at once, because one may conflict with another, as 0.0.0.0 does.
-            for one in settings.listen:
-                if str(one.endpoint) in self._inherited:
+            for listener in settings.listen:
+                if str(listener.endpoint) in self._inherited:
                     continue
-                place = one.endpoint.place
+                place = listener.endpoint.place
                 if place is None:
-                    _remove_stale(one.endpoint)
+                    _remove_stale(listener.endpoint)
                     continue
                 ipv4 = not ipv4_hosts(settings.listen, place.port)
                 try:
@@ -114,9 +114,9 @@ class Listeners:
                     held.close()
                     probe(place, ipv4=ipv4)
                     own = OSError(errno.EEXIST, "it conflicts with another listener of this broker")
-                    raise ListenError(one, own) from None
-                for listener in bound:
-                    held.callback(listener.close)
+                    raise ListenError(listener, own) from None
+                for sock in bound:
+                    held.callback(sock.close)
 
     def reloaded(self, settings: Settings) -> None:
         """Set the file modes of Unix sockets from new settings."""
@@ -137,8 +137,8 @@ class Listeners:
         where = own.listen[0].endpoint
         name = str(where)
         if inherited := self._inherited.pop(name, None):
-            bound = [one for one in inherited if _listens(one)]
-            self._clients[name] = [one for one in inherited if not _listens(one)]
+            bound = [sock for sock in inherited if _listens(sock)]
+            self._clients[name] = [sock for sock in inherited if not _listens(sock)]
             if where.place is None:
                 self._files.append(Path(where.path))
         elif where.place is None:
@@ -147,7 +147,7 @@ class Listeners:
             ipv4 = not ipv4_hosts(self._all, where.place.port)
             bound = bind(where.place, "listen", _BACKLOG, ipv4=ipv4)
         if self._kept is not None:
-            self._kept[name] = [one.dup() for one in bound]
+            self._kept[name] = [sock.dup() for sock in bound]
         if where.place is not None:
             port = bound[0].getsockname()[1]
             where = where._replace(place=where.place._replace(port=port))
@@ -185,8 +185,8 @@ class Listeners:
     def close_kept(self) -> None:
         """Close the duplicates: clients are refused when the listeners are closed."""
         for sockets in (self._kept or {}).values():
-            for one in sockets:
-                one.close()
+            for sock in sockets:
+                sock.close()
         self._kept = None
 
     def inheritance(self) -> str:
@@ -198,12 +198,12 @@ class Listeners:
         if not kept:
             return ""
         self._files.clear()
-        found = {}
+        numbers = {}
         for name, sockets in kept.items():
-            for one in sockets:
-                one.set_inheritable(True)
-            found[name] = [one.detach() for one in sockets]
-        return json.dumps(found)
+            for sock in sockets:
+                sock.set_inheritable(True)
+            numbers[name] = [sock.detach() for sock in sockets]
+        return json.dumps(numbers)
 
     def close(self) -> None:
         """Stop the TLS threads and remove the files of Unix sockets."""
@@ -220,13 +220,13 @@ def _listens(bound: socket.socket) -> bool:
 
 def _inherited_sockets() -> dict[str, list[socket.socket]]:
     """Return the sockets of listeners and clients from before the restart, by endpoint."""
-    found: dict[str, list[socket.socket]] = {}
+    inherited: dict[str, list[socket.socket]] = {}
     for name, numbers in json.loads(os.environ.pop(SOCKETS_VARIABLE, "{}")).items():
-        found[name] = [socket.socket(fileno=number) for number in numbers]
-        for one in found[name]:
-            one.set_inheritable(False)
-            one.setblocking(False)
-    return found
+        inherited[name] = [socket.socket(fileno=number) for number in numbers]
+        for sock in inherited[name]:
+            sock.set_inheritable(False)
+            sock.setblocking(False)
+    return inherited
 
 
 def _context(own: Settings) -> ssl.SSLContext:

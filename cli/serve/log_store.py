@@ -178,15 +178,15 @@ async def _check_identity(client: DirectClient, settings: Settings, where: str) 
 
 async def _check_partitions(client: DirectClient, settings: Settings, where: str) -> None:
     """Raise ConfigError if the cluster has another number of logs."""
-    cluster, wanted = settings.cluster, settings.partitions
+    cluster, partitions = settings.cluster, settings.partitions
     if cluster is None:
         return
-    found = await _when_led(client, lambda: read_partitions(client, cluster))
-    if found not in (None, wanted):
+    existing = await _when_led(client, lambda: read_partitions(client, cluster))
+    if existing not in (None, partitions):
         raise ConfigError(
-            f"partitions = {wanted}: cluster {cluster} on NATS at {where} has "
-            f"{'one log' if found == 1 else f'{found} logs'}: set partitions = {found}, or choose "
-            "another name for this cluster"
+            f"partitions = {partitions}: cluster {cluster} on NATS at {where} has "
+            f"{'one log' if existing == 1 else f'{existing} logs'}: set partitions = {existing}, "
+            "or choose another name for this cluster"
         )
 
 
@@ -388,7 +388,7 @@ async def _connect(
         access,
         on_disconnect=lost,
         on_reconnect=lambda: log.info("reconnected to NATS"),
-        on_error=lambda line: log.warning(line),
+        on_error=log.warning,
     )
 
     in_service = True
@@ -503,8 +503,8 @@ def nats_tls(settings: Settings) -> TlsFiles | None:
     )
     if certificate is None or key is None:
         return None
-    wanted: Literal["off", "required"] = "off" if authorities is None else "required"
-    options = TlsOptions(certificate, key, client_certificates=wanted, client_ca=authorities)
+    verification: Literal["off", "required"] = "off" if authorities is None else "required"
+    options = TlsOptions(certificate, key, client_certificates=verification, client_ca=authorities)
     try:
         make_context(options)
     except TlsConfigError as error:
@@ -539,8 +539,8 @@ def _check_files(
         try:
             check_access(options)
         except BadNatsOptions as error:
-            given = ", ".join(name for name in names if getattr(settings, name) is not None)
-            raise ConfigError(f"{given}: {error}") from None
+            listed = ", ".join(name for name in names if getattr(settings, name) is not None)
+            raise ConfigError(f"{listed}: {error}") from None
 
 
 def bridge_access(

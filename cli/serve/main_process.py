@@ -94,22 +94,22 @@ def check_process_count(datadir: DataDir, processes: int) -> None:
     """
     file = datadir.processes
     try:
-        known = int(json.loads(file.read_text("utf-8")))
+        recorded = int(json.loads(file.read_text("utf-8")))
     except FileNotFoundError:
-        known = 1 if (datadir.path / "log.mark").exists() else 0
+        recorded = 1 if (datadir.path / "log.mark").exists() else 0
     except (OSError, ValueError, TypeError):
         raise ConfigError(
             f"{file}: damaged: write the number of processes that this data directory is for"
         ) from None
-    if known not in (0, processes):
+    if recorded not in (0, processes):
         raise ConfigError(
-            f"processes = {processes}: data directory {datadir.path} has the logs of {known} "
-            f"processes: set processes = {known}, or use another data directory"
-            if known > 1
+            f"processes = {processes}: data directory {datadir.path} has the logs of {recorded} "
+            f"processes: set processes = {recorded}, or use another data directory"
+            if recorded > 1
             else f"processes = {processes}: data directory {datadir.path} has the log of one "
             "process: set processes = 1, or use another data directory"
         )
-    if not known and processes > 1:
+    if not recorded and processes > 1:
         datadir.write_private(file, f"{processes}\n")
 
 
@@ -255,7 +255,7 @@ class MainProcess:
             member.prepare(datadir, name, names, self.nats, visitors)
         return ProcessEdges(
             count,
-            lambda number, *given: self.members[number].give(*given),
+            lambda number, *arguments: self.members[number].give(*arguments),
             limit_options(settings, self.most),
             self.most,
             SystemClock().monotonic,
@@ -300,12 +300,12 @@ class MainProcess:
         """Wait until all processes are ready, unless this one is to stop before."""
         await self.until(asyncio.gather(*(member.ready.wait() for member in self.members)))
 
-    async def until(self, done: asyncio.Future[Any]) -> None:
+    async def until(self, event: asyncio.Future[Any]) -> None:
         """Wait until something is done, the process is asked to stop, or a process fails."""
         stopped = asyncio.ensure_future(self.stopped.wait())
-        waits: set[asyncio.Future[Any]] = {done, stopped, self._failed}
+        waits: set[asyncio.Future[Any]] = {event, stopped, self._failed}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for waiting in (done, stopped):
+        for waiting in (event, stopped):
             waiting.cancel()
         if self._failed.done():
             self._failed.result()

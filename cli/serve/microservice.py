@@ -114,20 +114,20 @@ class _RequestServer:
         try:
             answer = await self._inspection.inspector.ask_for(endpoint, _read(request.data))
         except TooLarge as refused:
-            found = _refusal(str(refused), 413, too_large=True)
+            reply = _refusal(str(refused), 413, too_large=True)
         except NotReady as refused:
-            found = _refusal(str(refused), 503, not_ready=True)
+            reply = _refusal(str(refused), 503, not_ready=True)
         except Refused as refused:
-            found = _refusal(str(refused), 400)
+            reply = _refusal(str(refused), 400)
         except Exception as error:  # noqa: BLE001 - the caller and the log get it
             _log.error("request failed", endpoint=endpoint, exc_info=error)
-            found = _refusal(f"request failed: {type(error).__name__}", 500)
+            reply = _refusal(f"request failed: {type(error).__name__}", 500)
         else:
-            found = orjson.dumps(answer), None
-            if len(found[0]) > self._client.max_payload - _HEADER_BYTES:
-                why = f"the reply has {len(found[0])} bytes, more than NATS allows"
-                found = _refusal(f"{why}: request less at once", 413, too_large=True)
-        await self._respond(request, *found)
+            reply = orjson.dumps(answer), None
+            if len(reply[0]) > self._client.max_payload - _HEADER_BYTES:
+                why = f"the reply has {len(reply[0])} bytes, more than NATS allows"
+                reply = _refusal(f"{why}: request less at once", 413, too_large=True)
+        await self._respond(request, *reply)
 
     async def _respond(self, request: Request, data: bytes, headers: dict[str, str] | None) -> None:
         # The caller retries when the connection is back, or expects no reply.

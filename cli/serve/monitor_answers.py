@@ -174,10 +174,10 @@ class MonitorServer:
             return web.json_response({"alive": True})
         if path == "/readyz":
             trouble = self._monitor.not_ready_reasons()
-            found: dict[str, Any] = {"ready": not trouble, "reasons": [] if foreign else trouble}
+            fields: dict[str, Any] = {"ready": not trouble, "reasons": [] if foreign else trouble}
             if self._monitor.member is not None and not foreign:
-                found |= self._monitor.member.state
-            return web.json_response(found, status=503 if trouble else 200)
+                fields |= self._monitor.member.state
+            return web.json_response(fields, status=503 if trouble else 200)
         return web.Response(status=200 if path == "/" else 404, text=_INDEX)
 
     def _misdirected(self, host: str) -> web.Response:
@@ -195,11 +195,11 @@ class MonitorServer:
 
     async def _metrics(self) -> bytes:
         """Write the metrics in slices."""
-        found = await self._monitor.status()
+        status = await self._monitor.status()
         clock = time.perf_counter
         parts: list[bytes] = []
         began = clock()
-        for family in families(found):
+        for family in families(status):
             parts.append(text(family))
             if clock() - began > _SLICE:
                 await asyncio.sleep(0)

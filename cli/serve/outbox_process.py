@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import orjson
-import structlog
 
 from actors.session.node_context import NodeContext
 from cli.common.endpoints import Endpoint
@@ -24,11 +23,6 @@ from eventstore.datadir import DataDir
 from eventstore.log.pending_record import PendingRecord
 from eventstore.nats.direct_client import DirectClient
 
-log = structlog.get_logger("foldmq")
-
-_BACKOFF_SECONDS = (0.5, 60.0)
-_STABLE_SECONDS = 60.0
-
 
 class OutboxProcess(BrokerChild):
     """Keeps the process of the outbox running.
@@ -36,6 +30,7 @@ class OutboxProcess(BrokerChild):
     It is ended while the broker still records events: it records its cursors.
     """
 
+    title = "the outbox"
     stop_seconds = 5.0
 
     def __init__(self) -> None:
@@ -75,7 +70,8 @@ class OutboxProcess(BrokerChild):
         self._settings = settings
         self._local = local_listener(settings, places)
         self._logs = logs
-        self._keeping = asyncio.create_task(self._keep(datadir), name="outbox")
+        keeping = self._keep_running(partial(self._send, datadir))
+        self._keeping = asyncio.create_task(keeping, name="outbox")
 
     def reload(self, settings: Settings) -> None:
         """Let the process read the permissions again, if a destination has a user."""
@@ -87,25 +83,15 @@ class OutboxProcess(BrokerChild):
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
 
-    async def _keep(self, datadir: DataDir) -> None:
-        """Start the process, and restart it whenever it ends."""
-        now = asyncio.get_running_loop().time
-        delay = _BACKOFF_SECONDS[0]
-        while True:
-            begun = now()
-            environment = environment_for(self._settings, datadir)
-            settings, node = self._settings, self._node
-            request = orjson.dumps(outbox_request(settings, node, self._local, self._logs)) + b"\n"
-            arguments = ("outbox", "run", "--data-dir", str(datadir.path))
-            why = await self._run(arguments, environment, request)
-            if self._reloading:
-                self._reloading = False
-                continue
-            if now() - begun > _STABLE_SECONDS:
-                delay = _BACKOFF_SECONDS[0]
-            log.warning("the outbox ended, restarting it", reason=why, after_s=delay)
-            await asyncio.sleep(delay)
-            delay = min(2 * delay, _BACKOFF_SECONDS[1])
+    async def _send(self, datadir: DataDir) -> str:
+        """Run the process; return why it failed, or nothing after a reload."""
+        environment = environment_for(self._settings, datadir)
+        settings, node = self._settings, self._node
+        request = orjson.dumps(outbox_request(settings, node, self._local, self._logs)) + b"\n"
+        arguments = ("outbox", "run", "--data-dir", str(datadir.path))
+        why = await self._run(arguments, environment, request)
+        is_reload, self._reloading = self._reloading, False
+        return "" if is_reload else why
 
 
 def _announce_durable(node: NodeContext, client: DirectClient) -> None:

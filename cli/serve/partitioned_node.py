@@ -166,17 +166,19 @@ class EdgeState:
     @property
     def state(self) -> dict[str, str]:
         """The leader of each log, and why this node does not follow it, for ``/readyz``."""
-        found = {"node": self._node, "role": "edge"}
+        fields = {"node": self._node, "role": "edge"}
         for link in self._edges.links:
             if link.leader is not None:
-                found[f"leader_{link.number}"] = link.leader.node
+                fields[f"leader_{link.number}"] = link.leader.node
         for log, (heard, problem) in enumerate(self._own):
             silence = self._now() - heard
             if silence > _SILENT:
-                found[f"problem_{log}"] = f"its process was not heard over NATS for {silence:.0f} s"
+                fields[f"problem_{log}"] = (
+                    f"its process was not heard over NATS for {silence:.0f} s"
+                )
             elif problem:
-                found[f"problem_{log}"] = problem
-        return found
+                fields[f"problem_{log}"] = problem
+        return fields
 
     def metrics(self) -> dict[str, Any]:
         """Return the metrics of the node."""

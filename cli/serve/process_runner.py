@@ -42,8 +42,8 @@ def run_service(flags: dict[str, object], config: Path | None) -> None:
     process = ProcessMember.from_environment(os.environ)
 
     def load() -> Settings:
-        found = load_settings(flags, os.environ, config)
-        return found if process is None else member_settings(found, process.facts)
+        loaded = load_settings(flags, os.environ, config)
+        return loaded if process is None else member_settings(loaded, process.facts)
 
     settings = load()
     place = {name: flags[name] for name in NATS_SETTINGS if name in flags}

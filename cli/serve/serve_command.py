@@ -1,6 +1,9 @@
-"""The commands ``foldmq serve`` and ``foldmq config check``."""
+"""The commands ``foldmq serve``, ``foldmq config check`` and ``foldmq pseudonym``."""
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from cli.program.help_pages import Program
 from cli.program.process import absent
@@ -13,6 +16,7 @@ def register_serve_command(app: Program) -> None:
     """Add the commands to the program."""
     app.command("serve")(_serve)
     app.add_typer(_config, name="config")
+    app.command("pseudonym")(_pseudonym)
 
 
 @with_settings_flags
@@ -50,3 +54,26 @@ def _check(config: Path | None, flags: dict[str, object]) -> None:
     from cli.serve import config_check
 
     config_check.run_config_check(flags, config)
+
+
+def _pseudonym(
+    client: Annotated[str, typer.Argument(metavar="ID", help="Client identifier.")],
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", metavar="DIR", help="Data directory of the broker.")
+    ] = Path("foldmq-data"),
+    cluster_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--cluster-key-file",
+            metavar="FILE",
+            help="For a cluster: its key, instead of a data directory.",
+        ),
+    ] = None,
+) -> None:
+    """Show the pseudonym of a client identifier.
+
+    Works for the data directory of a broker with pseudonyms = true, and for the key of a cluster.
+    """
+    from cli.serve.auth_factory import pseudonym_of
+
+    typer.echo(pseudonym_of(client, data_dir, cluster_key_file))

@@ -2,11 +2,9 @@
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import socket
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -23,7 +21,6 @@ from actors.maintenance.state_digests import StateDigestService, subject_of
 from actors.node.counters import watch_loop
 from actors.node.reload_outcome import ReloadOutcome
 from actors.session.node_context import NodeContext
-from cli.commands.certificate_advice import advise_on_certificates
 from cli.common import logging_setup
 from cli.common.endpoints import Endpoint
 from cli.common.memory import GarbageCollector, trim_after_peaks, tune_collector
@@ -39,7 +36,7 @@ from cli.serve.auth_factory import (
 )
 from cli.serve.banner import Facts, Progress, announce, at_rest
 from cli.serve.broker_process import ProcessMember
-from cli.serve.certificates import read_certificates, with_files
+from cli.serve.certificates import CertificateWatch
 from cli.serve.cluster_member import ClusterMember, SteppedDown
 from cli.serve.edge_factory import PeerSockets
 from cli.serve.http_monitor import HttpMonitor
@@ -63,10 +60,11 @@ from cli.serve.log_store import (
 from cli.serve.main_process import check_process_count
 from cli.serve.microservice import serve_inspector
 from cli.serve.outbox_process import OutboxProcess
+from cli.serve.recovery import DrainError, recover, take_over
 from cli.serve.systemd_notify import Notifier
 from cli.serve.web_process import WebProcess
 from cli.settings.access_files import make_permissions
-from cli.settings.settings import RELOADABLE, Settings, check_settings
+from cli.settings.settings import Settings, check_settings
 from cli.settings.sink_settings import check_sink_files
 from cluster.leader import Replaced
 from cluster.standby import FellBehind, Leadership
@@ -78,30 +76,14 @@ from eventstore.log.key_file import KeyReader
 from eventstore.log.shared_keys import check_directory, open_keys, watch_directory
 from eventstore.nats.discovery import LOG_STREAM_PREFIX
 from projections.log_proof import SHOWN_AT_START, Doubt, statement
-from protocol.errors import FoldmqError
 
 log = structlog.get_logger("foldmq")
 
 T = TypeVar("T")
 _DRAIN_LEAST = 1.0
 """Seconds to drain when the log could not be written for ``commit_timeout`` before the stop."""
-_HOUR = 3600.0
-_STORE_KNOWN = 15.0
-"""Seconds between two writes of the users who logged in."""
 _NOT_RELOADED = "settings not reloaded, previous settings stay in effect"
 _OF_MAIN = "in the main process: "
-
-
-class DrainError(FoldmqError):
-    """The broker stopped without writing all of its log."""
-
-    exit_code = 74  # EX_IOERR
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(
-            "stopped with unwritten events, because the log could not be written for "
-            f"{seconds:g} s; no acknowledged message is lost"
-        )
 
 
 class Service:
@@ -144,8 +126,7 @@ class Service:
         self._move = asyncio.Event()
         self._moves_to = ""
         """The node that this one hands over to; empty: it does not."""
-        self._ends: set[tuple[str, str]] = set()
-        """What was logged of certificates that have expired or will soon."""
+        self._certificates = CertificateWatch(logs=process is None or not process.facts.number)
         self._node = ""
         self._bound: LogBound
         self._datadir: DataDir
@@ -182,11 +163,11 @@ class Service:
                     lambda: broker.node.counters.accepted - len(broker.admission.connections)
                 ),
                 watch_loop(broker.node.counters, broker.admission.sample),
-                self._watch_certificates(broker.node),
-                _say_dropped_lines(),
-                self._store_known_users(),
+                self._certificates.watch(broker.node, lambda: self._settings),
+                logging_setup.report_dropped_lines(),
+                self._access.keep_known_users(self._datadir),
             ]
-            tasks = [asyncio.create_task(one) for one in beside]
+            tasks = [asyncio.create_task(work) for work in beside]
             try:
                 await self._led(self._until_stopped(broker))
             finally:
@@ -201,11 +182,6 @@ class Service:
                 reason = f"the leadership was handed over to node {self._moves_to}"
                 raise SteppedDown(reason, self._listeners.inheritance(), ordered=True)
         log.info("stopped")
-
-    async def _store_known_users(self) -> None:
-        while True:
-            await asyncio.sleep(_STORE_KNOWN)
-            await asyncio.to_thread(self._access.store_known_users, self._datadir)
 
     @property
     def _restarts(self) -> bool:
@@ -290,7 +266,10 @@ class Service:
         if self._process is not None:
             await self._process.join(broker.join, store, settings.personal_key_file)
             self._process.on_reload = lambda: self._note_reload(broker.node, self._outcome)
-        await _recover(broker, self._notifier, leadership)
+        if leadership is not None:
+            await take_over(broker.node, broker.adopt(leadership.found))
+        else:
+            await recover(broker.node, broker.recover, self._notifier)
         if self._member is not None and leadership is not None:
             led = ClusterHooks(broker.node, broker.admission.connections)
             await self._member.begin(stack, led, leadership.epoch)
@@ -309,7 +288,7 @@ class Service:
         if broker.exchange is not None:
             await broker.exchange.catch_up()
         listening = self._listen(broker, waiting)
-        broker.node.certificates = await self._look_at_certificates(settings)
+        broker.node.certificates = await self._certificates.look(settings)
         self._monitor.listening = True
         if self._member is not None:
             peers = self._peers
@@ -349,10 +328,10 @@ class Service:
         process, on_following = self._process, tune_collector
         if process is not None:
             # The main process passes clients on.
-            member.listening += [str(one.endpoint) for one in self._settings.listen]
+            member.listening += [str(listener.endpoint) for listener in self._settings.listen]
             member.count = lambda: process.counts
             member.spreads = process.logs_of_cluster
-            on_following = partial(_follows, process)
+            on_following = process.follows
             self._peers = PeerSockets(self._settings)
             stack.callback(self._peers.close)
         else:
@@ -360,9 +339,9 @@ class Service:
             if self._settings.cluster_listen is not None:
                 self._pass_on(stack, member, datadir.node())
         progress = Progress(tell=self._notifier.starting)
-        member.certificates = await self._look_at_certificates(self._settings)
+        member.certificates = await self._certificates.look(self._settings)
         following = asyncio.create_task(self._reload_while_following(member))
-        watching = [asyncio.create_task(self._watch_certificates(member))]
+        watching = [asyncio.create_task(self._certificates.watch(member, lambda: self._settings))]
         if keys is not None:
             work = watch_directory(keys, lambda: member.leader_epoch)
             watching.append(asyncio.create_task(work))
@@ -421,7 +400,7 @@ class Service:
         check_settings(merged)
         merged = fit_packet_size(merged, self._largest, lower=self._refused > 0)
         listeners = self._listeners.options(merged, largest_packet(self._largest))
-        certificates = await self._look_at_certificates(merged)
+        certificates = await self._certificates.look(merged)
         if member.edges is not None:
             most = affordable_connections(merged, each=2)
             member.edges.reload(limit_options(merged, most), most, listeners)
@@ -436,48 +415,19 @@ class Service:
 
         ``waiting`` are the sockets of listeners that are bound already, by name.
         """
-        found = []
+        places = []
         holding = self._listeners.options(self._settings, largest_packet(self._largest))
         if self._process is not None:
             self._process.take_connections(broker.node, broker.admission, holding)
-            return [one.endpoint for one in self._settings.listen]
+            return [listener.endpoint for listener in self._settings.listen]
         for own, options in zip(self._settings.listeners(), holding, strict=True):
             if options.name in waiting:
                 where, bound = self._places[options.name], waiting[options.name]
             else:
                 where, bound = self._listeners.bind(own)
             broker.admission.listen(options, bound, self._listeners.clients(options.name))
-            found.append(where)
-        return found
-
-    async def _look_at_certificates(self, settings: Settings) -> list[dict[str, Any]]:
-        """Return what the files have now, for the status; log what has expired or will soon."""
-        rows = await asyncio.to_thread(read_certificates, settings)
-        self._log_ends(rows)
-        return rows
-
-    def _log_ends(self, rows: list[dict[str, Any]]) -> None:
-        if self._process is not None and self._process.facts.number:
-            return  # the first process says it
-        states = set()
-        for advice in advise_on_certificates([{"certificates": rows, "time_ms": _now_ms()}]):
-            states.add((advice.subject, advice.title))
-            if (advice.subject, advice.title) not in self._ends:
-                write = log.error if advice.severity == "problem" else log.warning
-                write(
-                    f"{advice.subject} {advice.title}",
-                    evidence=advice.evidence,
-                    remedy=advice.cause,
-                )
-        self._ends = states
-
-    async def _watch_certificates(self, holder: "ClusterMember | NodeContext") -> None:
-        """Look at the files once an hour: they may end, or be replaced without a reload."""
-        while True:
-            await asyncio.sleep(_HOUR)
-            found = await asyncio.to_thread(read_certificates, self._settings)
-            holder.certificates = with_files(holder.certificates, found)
-            self._log_ends(holder.certificates)
+            places.append(where)
+        return places
 
     def _describe(self) -> str:
         """Return a status line of the serving broker."""
@@ -624,7 +574,7 @@ class Service:
         permissions = await asyncio.to_thread(make_permissions, merged)
         authenticator = await asyncio.to_thread(self._access.authenticator, merged)
         await asyncio.to_thread(nats_tls, merged)
-        certificates = await self._look_at_certificates(merged)
+        certificates = await self._certificates.look(merged)
         await self._renew_nats_tls()
         broker.reload(options, authenticator, permissions, listeners)
         broker.node.certificates = certificates
@@ -632,58 +582,9 @@ class Service:
         self._access.reloaded(merged)
         self._outbox.reload(merged)
         self._authenticator, self._settings, self._bound = authenticator, merged, bound
-        later = tuple(
-            name
-            for name in Settings.model_fields
-            if name not in RELOADABLE and getattr(new, name) != getattr(merged, name)
-        )
-        for table, changed in (
-            ("sink", new.sinks != merged.sinks),
-            ("connection", new.connections != merged.connections),
-        ):
-            later = (*later, table) if changed else later
+        later = merged.differing(new)
         if later:
             log.warning("changed settings that need a restart", settings=", ".join(later))
         log.info("settings reloaded")
         logging_setup.set_level(merged.log_level)
         return later
-
-
-async def _say_dropped_lines() -> None:
-    while True:
-        await asyncio.sleep(1.0)
-        logging_setup.dropped_lines()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _follows(process: ProcessMember) -> None:
-    """Report that a process follows the log."""
-    tune_collector()
-    process.ready()
-
-
-async def _recover(broker: Broker, notifier: Notifier, leadership: Leadership | None) -> None:
-    begun = time.monotonic()
-    if leadership is not None:
-        await broker.adopt(leadership.found)
-        if broker.node.failed.done():  # another node took over meanwhile
-            raise broker.node.failed.result()
-        gc.freeze()
-        log.info("log taken over", seconds=round(time.monotonic() - begun, 3))
-        return
-    progress = Progress(tell=notifier.starting)
-    try:
-        await broker.recover(progress)
-    finally:
-        progress.close()
-    tune_collector()
-    seconds = round(time.monotonic() - begun, 3)
-    log.info(
-        "log replayed",
-        records=broker.node.state.applied,
-        entries=broker.node.state.entries,
-        seconds=seconds,
-    )

@@ -9,6 +9,7 @@ does (a pipe held only by the broker), and on Linux the kernel ends it as well.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Self
 
 import structlog
@@ -16,7 +17,7 @@ import structlog
 from cli.common.units import Address
 from cli.settings.broker_child import BrokerChild, environment_for
 from cli.settings.settings import Settings
-from cli.settings.socket_binding import ListenError, bind, raise_unless_default
+from cli.settings.socket_binding import ListenError, bind, raise_unless_default, readable
 from cli.web.own_token import TOKEN_FILE, TokenError, find_token
 from eventstore.datadir import DataDir
 
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("foldmq")
 
-_BACKOFF_SECONDS = (0.2, 30.0)
-_STABLE_SECONDS = 30.0
-
 
 class WebProcess(BrokerChild):
     """Keeps the process of the page running."""
+
+    title = "web page"
+    pauses = (0.2, 30.0)
+    stable_seconds = 30.0
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -41,6 +43,8 @@ class WebProcess(BrokerChild):
         """Suffix of the URL with the token."""
         self._settings = settings
         self._sockets: list[socket.socket] = []
+        self._waits = bool(settings.web_idle)
+        """Whether the next process starts at the next connection."""
 
     def listen(self) -> None:
         """Bind the address; raises ListenError if an explicit one is not available."""
@@ -65,7 +69,8 @@ class WebProcess(BrokerChild):
             self._close_sockets()
             return
         environment = environment_for(self._settings, datadir)
-        self._keeping = asyncio.create_task(self._keep(datadir, environment), name="web page")
+        keeping = self._keep_running(partial(self._serve, datadir, environment))
+        self._keeping = asyncio.create_task(keeping, name="web page")
 
     async def __aenter__(self) -> Self:
         self.listen()
@@ -77,45 +82,21 @@ class WebProcess(BrokerChild):
         self._close_sockets()
 
     def _close_sockets(self) -> None:
-        for one in self._sockets:
-            one.close()
+        for listener in self._sockets:
+            listener.close()
         self._sockets = []
         self.address = None
 
-    async def _keep(self, datadir: DataDir, environment: Mapping[str, str]) -> None:
-        """Start the process at the first connection; restart it if it fails."""
-        loop = asyncio.get_running_loop()
-        delay = 0.0
-        wanted = not self._settings.web_idle
-        while True:
-            if not wanted:
-                await self._connection()
-            wanted = True
-            begun = loop.time()
-            descriptors = [each.fileno() for each in self._sockets]
-            arguments = [
-                *("web", "--data-dir", str(datadir.path)),
-                *(argument for each in descriptors for argument in ("--fd", str(each))),
-                *(("--operate",) if self._settings.web_operate else ()),
-            ]
-            why = await self._run(arguments, environment, descriptors=descriptors)
-            if why == "exit 0" and self._settings.web_idle:
-                wanted, delay = False, 0.0
-                continue
-            if loop.time() - begun > _STABLE_SECONDS:
-                delay = 0.0
-            log.warning("web page ended, restarting it", reason=why, after_s=delay)
-            await asyncio.sleep(delay)
-            delay = min(max(_BACKOFF_SECONDS[0], delay * 2), _BACKOFF_SECONDS[1])
-
-    async def _connection(self) -> None:
-        """Wait until a client connects; leave the connection to the process."""
-        loop = asyncio.get_running_loop()
-        connected = asyncio.Event()
-        for listening in self._sockets:
-            loop.add_reader(listening, connected.set)
-        try:
-            await connected.wait()
-        finally:
-            for listening in self._sockets:
-                loop.remove_reader(listening)
+    async def _serve(self, datadir: DataDir, environment: Mapping[str, str]) -> str:
+        """Run the process, after a failure at once, otherwise from the first connection on."""
+        if self._waits:
+            await readable(self._sockets)
+        descriptors = [each.fileno() for each in self._sockets]
+        arguments = [
+            *("web", "--data-dir", str(datadir.path)),
+            *(argument for each in descriptors for argument in ("--fd", str(each))),
+            *(("--operate",) if self._settings.web_operate else ()),
+        ]
+        why = await self._run(arguments, environment, descriptors=descriptors)
+        self._waits = why == "exit 0" and bool(self._settings.web_idle)
+        return "" if self._waits else why

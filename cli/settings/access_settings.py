@@ -4,9 +4,16 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from cli.settings.setting_types import ExpandedPath, Seconds, SettingsGroup, several
+from cli.settings.setting_types import (
+    Elements,
+    ExpandedPath,
+    Seconds,
+    SettingsGroup,
+    also_needs,
+    several,
+)
 
 if TYPE_CHECKING:
     from cli.settings.settings import Settings
@@ -14,80 +21,47 @@ if TYPE_CHECKING:
 
 _SUBJECT = re.compile(r"foldmq(\.[A-Za-z0-9_-]+)+")
 
-TextList = Annotated[tuple[str, ...], BeforeValidator(several)]
-
 
 class AccessFields(SettingsGroup):
     """Settings of users, tokens, the auth callout and permissions."""
 
-    password_file: ExpandedPath | None = Field(
-        default=None,
-        description="Password file with the users that may connect, written by 'foldmq passwd'.",
-    )
-    jwt_keys: ExpandedPath | None = Field(
-        default=None,
-        description="Keys that verify JSON Web Tokens given as passwords: a JWKS file, or public "
-        "keys in PEM.",
-    )
-    jwt_issuer: str | None = Field(default=None, description="Required issuer of the tokens.")
-    jwt_audience: TextList = Field(
-        default=(), description="Accepted audience of the tokens. May be repeated."
-    )
-    jwt_user_claim: str = Field(
-        default="sub", min_length=1, description="Token claim that holds the user name."
-    )
-    jwt_groups_claim: str = Field(
-        default="groups", min_length=1, description="Token claim that holds the user's groups."
-    )
-    auth_subject: str | None = Field(
-        default=None,
-        description="NATS subject of the auth callout, a service that decides which clients may "
-        "connect; requested at --nats-listen, --bridge-url or --nats-url.",
-    )
-    auth_nats_user: str | None = Field(
-        default=None,
-        description="User of --nats-users (name or public nkey) that runs the auth callout; no "
-        "other user can receive or answer its requests.",
-    )
-    auth_timeout: Seconds = Field(
-        default=2.0,
-        gt=0,
-        le=60,
-        description="How long to wait for the auth callout before refusing the login.",
-    )
-    auth_cache: Seconds = Field(
-        default=60.0,
-        ge=0,
-        description="How long to cache an answer of the auth callout that "
-        "specifies no lifetime. 0 disables caching.",
-    )
-    auth_method: str | None = Field(
-        default=None,
-        min_length=1,
-        max_length=256,
-        description="Authentication Method of MQTT 5 that the auth callout decides about, step by "
-        "step. Default: none.",
-    )
-    permissions: ExpandedPath | None = Field(
-        default=None,
-        description="TOML file with the topics that clients may publish and subscribe to. "
-        "Default: every client may use every topic.",
-    )
-    denied_publish: Literal["drop", "close"] = Field(
-        default="drop",
-        description="What to do with a publication that is not permitted: acknowledge and drop "
-        "it, or close the connection.",
-    )
-    clear_denied_retained: bool = Field(
-        default=False,
-        description="When the permissions are reloaded, remove the retained messages whose "
-        "publishers may no longer publish them.",
-    )
-    pseudonyms: bool = Field(
-        default=False,
-        description="Store a keyed hash instead of each client identifier, in the log and "
-        "everywhere else.",
-    )
+    password_file: ExpandedPath | None = None
+    """Password file with the users that may connect, written by 'foldmq passwd'."""
+    jwt_keys: ExpandedPath | None = None
+    """Keys that verify JSON Web Tokens given as passwords: a JWKS file, or public keys in PEM."""
+    jwt_issuer: str | None = None
+    """Required issuer of the tokens."""
+    jwt_audience: Annotated[tuple[str, ...], Elements(several, noun="name")] = ()
+    """Accepted audience of the tokens. May be repeated."""
+    jwt_user_claim: str = Field("sub", min_length=1)
+    """Token claim that holds the user name."""
+    jwt_groups_claim: str = Field("groups", min_length=1)
+    """Token claim that holds the user's groups."""
+    auth_subject: str | None = None
+    """NATS subject of the auth callout, a service that decides which clients may connect; requested
+    at --nats-listen, --bridge-url or --nats-url."""
+    auth_nats_user: str | None = None
+    """User of --nats-users (name or public nkey) that runs the auth callout; no other user can
+    receive or answer its requests."""
+    auth_timeout: Seconds = Field(2.0, gt=0, le=60)
+    """How long to wait for the auth callout before refusing the login."""
+    auth_cache: Seconds = Field(60.0, ge=0)
+    """How long to cache an answer of the auth callout that specifies no lifetime. 0 disables
+    caching."""
+    auth_method: str | None = Field(None, min_length=1, max_length=256)
+    """Authentication Method of MQTT 5 that the auth callout decides about, step by step. Default:
+    none."""
+    permissions: ExpandedPath | None = None
+    """TOML file with the topics that clients may publish and subscribe to. Default: every client
+    may use every topic."""
+    denied_publish: Literal["drop", "close"] = "drop"
+    """What to do with a publication that is not permitted: acknowledge and drop it, or close the
+    connection."""
+    clear_denied_retained: bool = False
+    """When the permissions are reloaded, remove the retained messages whose publishers may no
+    longer publish them."""
+    pseudonyms: bool = False
+    """Store a keyed hash instead of each client identifier, in the log and everywhere else."""
 
     @property
     def authenticates(self) -> bool:
@@ -97,11 +71,8 @@ class AccessFields(SettingsGroup):
 
 def access_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
-    for name in ("jwt_issuer", "jwt_audience", "web_api_jwt"):
-        if getattr(settings, name) and settings.jwt_keys is None:
-            yield f"{name} also needs jwt_keys"
-    if settings.web_api_jwt_roles and not settings.web_api_jwt:
-        yield "web_api_jwt_roles also needs web_api_jwt"
+    yield from also_needs(settings, "jwt_keys", "jwt_issuer", "jwt_audience", "web_api_jwt")
+    yield from also_needs(settings, "web_api_jwt", "web_api_jwt_roles")
     if settings.auth_subject is not None and not any(
         (settings.nats_listen, settings.bridge_url, settings.nats_url)
     ):

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from cli.settings.setting_types import ExpandedPath, OptionalAddress, SettingsGroup, Size, several
+from cli.settings.setting_types import (
+    Elements,
+    ExpandedPath,
+    OptionalAddress,
+    SettingsGroup,
+    Size,
+    also_needs,
+    both_set,
+    several,
+)
 from eventstore.display import escaped
 from eventstore.nats.server_urls import url_problem
 
@@ -51,136 +60,99 @@ def _header_names(names: Texts) -> Texts:
 
 # The errors of protocol.nats.mapping are ValueErrors too.
 TopicFilters = Annotated[
-    Texts, BeforeValidator(several), Field(min_length=1), AfterValidator(_filters)
+    Texts, Elements(several, noun="topic filter"), Field(min_length=1), AfterValidator(_filters)
 ]
-MoreFilters = Annotated[Texts, BeforeValidator(several), AfterValidator(_filters)]
-SubjectRules = Annotated[Texts, BeforeValidator(several), AfterValidator(_rules)]
-UserRules = Annotated[Texts, BeforeValidator(several), AfterValidator(_user_rules)]
-HeaderNames = Annotated[Texts, BeforeValidator(several), AfterValidator(_header_names)]
+MoreFilters = Annotated[Texts, Elements(several, noun="topic filter"), AfterValidator(_filters)]
+SubjectRules = Annotated[Texts, Elements(several, noun="TOPIC=SUBJECT"), AfterValidator(_rules)]
+UserRules = Annotated[Texts, Elements(several, noun="USER=SUBJECT"), AfterValidator(_user_rules)]
+HeaderNames = Annotated[Texts, Elements(several, noun="header name"), AfterValidator(_header_names)]
 
 # Settings that authenticate MQTT clients.
 _AUTHENTICATING = ("password_file", "jwt_keys", "auth_subject")
 # Settings of nats_listen only.
-_FOR_CLIENTS = ("nats_users", "nats_tls_cert", "nats_tls_key", "nats_tls_client_ca")
+_FOR_CLIENTS = (
+    "nats_users",
+    "nats_tls_cert",
+    "nats_tls_key",
+    "nats_tls_client_ca",
+    "nats_anonymous",
+)
 
 _GIB = 2**30
 
 # The credentials of the bridge at the server of bridge_url.
-_IDENTITY = ("bridge_user", "bridge_password", "bridge_password_file", "bridge_creds")
+_IDENTITY = (
+    "bridge_user",
+    "bridge_password",
+    "bridge_password_file",
+    "bridge_creds",
+    "bridge_nkey",
+)
 
 
 class BridgeFields(SettingsGroup):
     """Settings of the NATS server for clients and of the bridge."""
 
-    nats_listen: OptionalAddress = Field(
-        default=None,
-        description="Address on which a second embedded NATS server accepts NATS clients, "
-        'host:port, or "off". Default: off.',
-    )
-    nats_users: ExpandedPath | None = Field(
-        default=None,
-        description="File with the users that may connect to --nats-listen: lines NAME:PASSWORD, "
-        "NAME:BCRYPT-HASH or a public nkey, or a users block of the nats-server "
-        "configuration with permissions. Default: every client, if --nats-listen is on "
-        "loopback and MQTT clients need no authentication.",
-    )
-    nats_anonymous: bool = Field(
-        default=False,
-        description="Allow every client that reaches --nats-listen to read and write all topics, "
-        "even from other machines and if MQTT clients need authentication.",
-    )
-    nats_tls_cert: ExpandedPath | None = Field(
-        default=None,
-        description="Certificate of --nats-listen, with its chain, in PEM; NATS clients must then "
-        "use TLS.",
-    )
-    nats_tls_key: ExpandedPath | None = Field(
-        default=None, description="Private key of --nats-tls-cert, unencrypted."
-    )
-    nats_tls_client_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that clients of --nats-listen are verified against; clients "
-        "must then present a certificate.",
-    )
-    nats_store: Size = Field(
-        default=_GIB,
-        ge=0,
-        description="Maximum disk space of JetStream streams created by clients of --nats-listen. "
-        "0 disables JetStream for them.",
-    )
-    bridge: bool = Field(
-        default=True,
-        description="Exchange messages with the NATS clients of --nats-listen, --bridge-url or "
-        "--nats-url.",
-    )
-    bridge_filters: TopicFilters = Field(
-        default=("#",),
-        description="Topic filter of the messages exchanged with NATS, in both directions. May be "
-        "repeated.",
-    )
-    bridge_always: MoreFilters = Field(
-        default=(),
-        description="Topic filter of messages to receive from NATS even if no MQTT client "
-        "subscribes to them, for retained messages. May be repeated.",
-    )
-    bridge_map: SubjectRules = Field(
-        default=(),
-        description="Rule TOPIC=SUBJECT: in the subject of every topic at or below TOPIC, SUBJECT "
-        "replaces TOPIC. An empty TOPIC stands for all other topics. May be repeated.",
-    )
-    bridge_user_map: UserRules = Field(
-        default=(),
-        description="Rule USER=SUBJECT: messages of this user's MQTT clients are exchanged only "
-        "on subjects that begin with SUBJECT. May be repeated.",
-    )
-    bridge_qos: int = Field(
-        default=0,
-        ge=0,
-        le=2,
-        description="QoS of messages from NATS without a QoS header. QoS 0 is recorded "
-        "only with --record-qos0.",
-    )
-    bridge_ttl: bool = Field(
-        default=False,
-        description="Tell JetStream when messages expire (Nats-TTL). Streams without allow_msg_ttl "
-        "refuse such messages.",
-    )
-    bridge_client_headers: HeaderNames = Field(
-        default=(),
-        description="Header, such as Nats-Rollup, that MQTT clients may set with a user property "
-        "although NATS servers act on it. May be repeated.",
-    )
-    bridge_user: str | None = Field(default=None, description="User name for --bridge-url.")
-    bridge_password: str | None = Field(
-        default=None,
-        repr=False,
-        description="Password for --bridge-url; --bridge-password-file is safer.",
-    )
-    bridge_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line is the password for --bridge-url."
-    )
-    bridge_creds: ExpandedPath | None = Field(
-        default=None, description="Credentials file (JWT and seed) for --bridge-url."
-    )
-    bridge_nkey: ExpandedPath | None = Field(
-        default=None, description="File with an nkey seed for --bridge-url."
-    )
+    nats_listen: OptionalAddress = None
+    """Address on which a second embedded NATS server accepts NATS clients, host:port, or "off".
+    Default: off."""
+    nats_users: ExpandedPath | None = None
+    """File with the users that may connect to --nats-listen: lines NAME:PASSWORD, NAME:BCRYPT-HASH
+    or a public nkey, or a users block of the nats-server configuration with permissions. Default:
+    every client, if --nats-listen is on loopback and MQTT clients need no authentication."""
+    nats_anonymous: bool = False
+    """Allow every client that reaches --nats-listen to read and write all topics, even from other
+    machines and if MQTT clients need authentication."""
+    nats_tls_cert: ExpandedPath | None = None
+    """Certificate of --nats-listen, with its chain, in PEM; NATS clients must then use TLS."""
+    nats_tls_key: ExpandedPath | None = None
+    """Private key of --nats-tls-cert, unencrypted."""
+    nats_tls_client_ca: ExpandedPath | None = None
+    """CA certificates that clients of --nats-listen are verified against; clients must then present
+    a certificate."""
+    nats_store: Size = Field(_GIB, ge=0)
+    """Maximum disk space of JetStream streams created by clients of --nats-listen. 0 disables
+    JetStream for them."""
+    bridge: bool = True
+    """Exchange messages with the NATS clients of --nats-listen, --bridge-url or --nats-url."""
+    bridge_filters: TopicFilters = ("#",)
+    """Topic filter of the messages exchanged with NATS, in both directions. May be repeated."""
+    bridge_always: MoreFilters = ()
+    """Topic filter of messages to receive from NATS even if no MQTT client subscribes to them, for
+    retained messages. May be repeated."""
+    bridge_map: SubjectRules = ()
+    """Rule TOPIC=SUBJECT: in the subject of every topic at or below TOPIC, SUBJECT replaces TOPIC.
+    An empty TOPIC stands for all other topics. May be repeated."""
+    bridge_user_map: UserRules = ()
+    """Rule USER=SUBJECT: messages of this user's MQTT clients are exchanged only on subjects that
+    begin with SUBJECT. May be repeated."""
+    bridge_qos: int = Field(0, ge=0, le=2)
+    """QoS of messages from NATS without a QoS header. QoS 0 is recorded only with --record-qos0."""
+    bridge_ttl: bool = False
+    """Tell JetStream when messages expire (Nats-TTL). Streams without allow_msg_ttl refuse such
+    messages."""
+    bridge_client_headers: HeaderNames = ()
+    """Header, such as Nats-Rollup, that MQTT clients may set with a user property although NATS
+    servers act on it. May be repeated."""
+    bridge_user: str | None = None
+    """User name for --bridge-url."""
+    bridge_password: str | None = Field(None, repr=False)
+    """Password for --bridge-url; --bridge-password-file is safer."""
+    bridge_password_file: ExpandedPath | None = None
+    """File whose first line is the password for --bridge-url."""
+    bridge_creds: ExpandedPath | None = None
+    """Credentials file (JWT and seed) for --bridge-url."""
+    bridge_nkey: ExpandedPath | None = None
+    """File with an nkey seed for --bridge-url."""
 
 
 def bridge_contradictions(settings: Settings) -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
-    for name in (*_IDENTITY, "bridge_nkey"):
-        if settings.bridge_url is None and getattr(settings, name) is not None:
-            yield f"{name} also needs bridge_url"
-    if settings.bridge_password is not None and settings.bridge_password_file is not None:
-        yield "bridge_password and bridge_password_file cannot be combined: set one of them"
+    yield from also_needs(settings, "bridge_url", *_IDENTITY)
+    yield from both_set(settings, "bridge_password", "bridge_password_file")
     yield from _bad_addresses(settings)
     if settings.nats_listen is None:
-        for name in _FOR_CLIENTS:
-            if getattr(settings, name) is not None:
-                yield f"{name} also needs nats_listen"
-        if settings.nats_anonymous:
-            yield "nats_anonymous also needs nats_listen"
+        yield from also_needs(settings, "nats_listen", *_FOR_CLIENTS)
         return
     if settings.nats_url is not None:
         yield (
@@ -191,20 +163,11 @@ def bridge_contradictions(settings: Settings) -> Iterator[str]:
         yield (
             "nats_listen and bridge_url cannot be combined: the bridge connects to one NATS server"
         )
-    yield from _bad_tls(settings)
-    if settings.nats_users is not None:
-        if settings.nats_anonymous:
-            yield "nats_users and nats_anonymous cannot be combined: set one of them"
-    elif not settings.nats_anonymous:
+    yield from also_needs(settings, "nats_tls_key", "nats_tls_cert")
+    yield from also_needs(settings, "nats_tls_cert", "nats_tls_key", "nats_tls_client_ca")
+    yield from both_set(settings, "nats_users", "nats_anonymous")
+    if settings.nats_users is None and not settings.nats_anonymous:
         yield from _open_to_all(settings)
-
-
-def _bad_tls(settings: Settings) -> Iterator[str]:
-    """Yield the missing settings of TLS at nats_listen."""
-    pair = "nats_tls_cert", "nats_tls_key"
-    for name, other in (pair, pair[::-1], ("nats_tls_client_ca", "nats_tls_cert")):
-        if getattr(settings, name) is not None and getattr(settings, other) is None:
-            yield f"{name} also needs {other}"
 
 
 def _open_to_all(settings: Settings) -> Iterator[str]:

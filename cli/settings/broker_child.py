@@ -7,18 +7,24 @@ import contextlib
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, ClassVar, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
+import structlog
+
+from cli.common.units import Address
 from cli.settings.log_settings import NATS_SETTINGS
 from cli.settings.setting_sources import PREFIX
 from eventstore.parent_process import end_with_parent
 from eventstore.server.process import end_process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from cli.settings.settings import Settings
     from eventstore.datadir import DataDir
+
+_log = structlog.get_logger("foldmq")
 
 
 def belong_to_the_broker(nice: int) -> None:
@@ -45,7 +51,12 @@ class BrokerChild:
     only the broker holds.
     """
 
+    title: ClassVar[str] = "process"
     stop_seconds: ClassVar[float] = 3.0
+    pauses: ClassVar[tuple[float, float]] = (0.5, 60.0)
+    """Seconds before it is started again after a failure, at first and at most."""
+    stable_seconds: ClassVar[float] = 60.0
+    """Seconds after which it counts as started well."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -65,16 +76,31 @@ class BrokerChild:
                 await self._keeping
         await end_process(self._process, self.stop_seconds)
 
+    async def _keep_running(self, run: Callable[[], Awaitable[str]]) -> None:
+        """Run the process again whenever it ends; ``run`` returns why it failed, or nothing."""
+        now = asyncio.get_running_loop().time
+        least, most = self.pauses
+        pause = least
+        while True:
+            begun = now()
+            why = await run()
+            if not why or now() - begun > self.stable_seconds:
+                pause = least
+            if why:
+                _log.warning(f"{self.title} ended, restarting it", reason=why, after_s=pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, most)
+
     async def _run(
         self,
         arguments: Sequence[str],
         environment: Mapping[str, str],
-        given: bytes = b"",
+        data: bytes = b"",
         descriptors: Sequence[int] = (),
     ) -> str:
         """Run a command of foldmq; return how it ended: ``exit 0``, ``signal 9`` or a reason.
 
-        ``given`` is written to its standard input; it inherits the ``descriptors``.
+        ``data`` is written to its standard input; it inherits the ``descriptors``.
         """
         try:
             process = self._process = await asyncio.create_subprocess_exec(
@@ -88,10 +114,10 @@ class BrokerChild:
                 start_new_session=True,
                 pass_fds=descriptors,
             )
-            if given and process.stdin is not None:
+            if data and process.stdin is not None:
                 # It may end at once; uvloop raises RuntimeError for a closed pipe.
                 with contextlib.suppress(ConnectionError, RuntimeError):
-                    process.stdin.write(given)
+                    process.stdin.write(data)
                     await process.stdin.drain()
             code = await process.wait()
         except OSError as error:
@@ -99,7 +125,10 @@ class BrokerChild:
         return f"exit {code}" if code >= 0 else f"signal {-code}"
 
 
-_FOR_LOGS = (
+_OF_EACH: Final = ("log_level", "log_format", "encryption_key_file")
+_OF_LOG: Final = (
+    *NATS_SETTINGS,
+    "cluster",
     "partitions",
     "cluster_listen",
     "cluster_advertise",
@@ -108,46 +137,40 @@ _FOR_LOGS = (
     "cluster_tls_key",
     "cluster_tls_ca",
 )
-"""Settings that belong together in a cluster with several logs."""
+_OF_PAGE: Final = ("web", "web_idle", "web_api", "web_cors")
+_OF_TOKENS: Final = (
+    "web_api_jwt",
+    "web_api_jwt_roles",
+    "jwt_issuer",
+    "jwt_audience",
+    "jwt_user_claim",
+    "jwt_groups_claim",
+    "jwt_keys",
+    "permissions",
+)
 
 
 def environment_for(settings: Settings, datadir: DataDir) -> dict[str, str]:
-    """Return the environment of the process: log settings and access to an external NATS server.
+    """Return the environment of the process: settings of the log, and of the web page.
 
     Secrets are not passed as arguments, which all users of the machine can see.
     """
-    given = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
-    chosen: dict[str, str] = {"log_level": settings.log_level, "log_format": settings.log_format}
-    if settings.nats_url is not None:
-        for name in (*NATS_SETTINGS, "cluster", *(_FOR_LOGS if settings.partitions > 1 else ())):
-            value = getattr(settings, name)
-            if value is not None:
-                chosen[name] = str(value)
-    if settings.encryption_key_file is not None:
-        chosen["encryption_key_file"] = str(settings.encryption_key_file.absolute())
+    names = [*_OF_EACH]
+    names += _OF_LOG if settings.nats_url is not None else ()
     if settings.web is not None:
-        chosen["web"] = str(settings.web)  # host names of the page
-        chosen["web_idle"] = str(settings.web_idle)
-        if not settings.web_api:
-            chosen["web_api"] = "false"
-        if settings.web_api_jwt:
-            chosen |= {"web_api_jwt": "true", **_jwt_settings(settings)}
-        if settings.web_cors:
-            chosen["web_cors"] = ",".join(settings.web_cors)
-    chosen["data_dir"] = str(datadir.path)
-    return given | {PREFIX + name.upper(): value for name, value in chosen.items()}
+        names += (*_OF_PAGE, *(_OF_TOKENS if settings.web_api_jwt else ()))
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(PREFIX)}
+    for name in names:
+        value = getattr(settings, name)
+        if value != type(settings).model_fields[name].default:
+            environment[PREFIX + name.upper()] = _written(value)
+    return environment | {f"{PREFIX}DATA_DIR": str(datadir.path)}
 
 
-def _jwt_settings(settings: Settings) -> dict[str, str]:
-    """Return the settings about users with JSON Web Tokens."""
-    chosen = {
-        "jwt_issuer": settings.jwt_issuer,
-        "jwt_audience": ",".join(settings.jwt_audience),
-        "jwt_user_claim": settings.jwt_user_claim,
-        "jwt_groups_claim": settings.jwt_groups_claim,
-        "web_api_jwt_roles": ",".join(settings.web_api_jwt_roles),
-    }
-    for name in ("jwt_keys", "permissions"):
-        file = getattr(settings, name)
-        chosen[name] = str(file.absolute()) if file is not None else None
-    return {name: value for name, value in chosen.items() if value}
+def _written(value: object) -> str:
+    """Return a value as in a variable of the environment."""
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, tuple) and not isinstance(value, Address):
+        return ",".join(value)
+    return str(value)

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from cli.common.endpoints import Endpoint, endpoint
 from cli.common.units import Address
-from cli.settings.setting_types import ExpandedPath, SettingsGroup, several
+from cli.settings.setting_types import Elements, ExpandedPath, SettingsGroup, several
 from eventstore.display import escaped
 
 if TYPE_CHECKING:
@@ -97,99 +97,72 @@ def _origin(value: object) -> str:
 
 
 Listens = Annotated[
-    tuple[Annotated[Listen, BeforeValidator(listen)], ...], BeforeValidator(several)
+    tuple[Annotated[Listen, BeforeValidator(listen)], ...], Elements(several, noun="host:port")
 ]
 WebSocketPaths = Annotated[
-    tuple[Annotated[str, BeforeValidator(_path)], ...], BeforeValidator(several)
+    tuple[Annotated[str, BeforeValidator(_path)], ...], Elements(several, noun="path")
 ]
 Networks = Annotated[
-    tuple[Annotated[Network, BeforeValidator(_network)], ...], BeforeValidator(several)
+    tuple[Annotated[Network, BeforeValidator(_network)], ...], Elements(several, noun="network")
 ]
-Origins = Annotated[tuple[Annotated[str, BeforeValidator(_origin)], ...], BeforeValidator(several)]
+Origins = Annotated[
+    tuple[Annotated[str, BeforeValidator(_origin)], ...], Elements(several, noun="origin")
+]
 
 
 class ListenerFields(SettingsGroup):
     """Settings of the listeners."""
 
-    listen: Listens = Field(
-        default=(Listen(Endpoint("tcp", Address("127.0.0.1", 1883))),),
-        min_length=1,
-        description="Address on which to accept MQTT clients: host:port, tls://host:port, "
-        "ws://host:port, wss://host:port or unix:/path. May be repeated.",
-    )
-    allow_anonymous: bool | None = Field(
-        default=None,
-        description="Allow clients to connect without a user name. Default: only if no "
-        "authentication is configured, on listeners that cannot be reached from other "
-        "machines or that require a client certificate.",
-    )
-    tls_cert: ExpandedPath | None = Field(
-        default=None, description="Certificate of TLS listeners, with its chain, in PEM."
-    )
-    tls_key: ExpandedPath | None = Field(default=None, description="Private key of --tls-cert.")
-    tls_key_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line is the password of --tls-key."
-    )
-    tls_min_version: Literal["1.2", "1.3"] = Field(
-        default="1.2", description="Lowest TLS version to accept."
-    )
-    tls_ciphers: str | None = Field(
-        default=None,
-        description="Cipher suites of TLS 1.2, in OpenSSL's notation. Default: Python's selection.",
-    )
-    tls_client_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that client certificates are verified against, in PEM.",
-    )
-    tls_client_certs: Literal["none", "optional", "required"] = Field(
-        default="none",
-        description="Whether clients must present a certificate signed by --tls-client-ca.",
-    )
-    tls_crl: ExpandedPath | None = Field(
-        default=None, description="Certificate revocation lists, in PEM."
-    )
-    tls_identity: Literal["none", "cn", "dns", "email", "uri", "dn"] = Field(
-        default="none",
-        description="Part of the client certificate to use as the user name, with no password "
-        "needed: the common name (cn), a subject alternative name of that type, or the "
-        "distinguished name (dn).",
-    )
-    ws_path: WebSocketPaths = Field(
-        default=("/", "/mqtt", "/ws"),
-        min_length=1,
-        description="URL path at which WebSocket listeners serve MQTT. May be repeated.",
-    )
-    ws_origins: Origins = Field(
-        default=(),
-        description="Origin of web pages that may connect by WebSocket. May be repeated. Default: "
-        "all.",
-    )
-    unix_mode: Annotated[str, AfterValidator(_mode)] = Field(
-        default="660", description="File mode of Unix sockets, in octal."
-    )
-    proxy_protocol: bool = Field(
-        default=False,
-        description="Require a PROXY protocol header (v1 or v2), as sent by load balancers, at "
-        "the start of each connection, and take the client's address from it.",
-    )
-    proxy_from: Networks = Field(
-        default=(),
-        description="Network of a trusted proxy. May be repeated. With --proxy-protocol, "
-        "connections from elsewhere are refused; default: all are trusted. For WebSocket clients "
-        "behind it, the headers X-Forwarded-For and Forwarded give the client's address; default: "
-        "they are ignored.",
-    )
+    listen: Listens = Field((Listen(Endpoint("tcp", Address("127.0.0.1", 1883))),), min_length=1)
+    """Address on which to accept MQTT clients: host:port, tls://host:port, ws://host:port,
+    wss://host:port or unix:/path. May be repeated."""
+    allow_anonymous: bool | None = None
+    """Allow clients to connect without a user name. Default: only if no authentication is
+    configured, on listeners that cannot be reached from other machines or that require a client
+    certificate."""
+    tls_cert: ExpandedPath | None = None
+    """Certificate of TLS listeners, with its chain, in PEM."""
+    tls_key: ExpandedPath | None = None
+    """Private key of --tls-cert."""
+    tls_key_password_file: ExpandedPath | None = None
+    """File whose first line is the password of --tls-key."""
+    tls_min_version: Literal["1.2", "1.3"] = "1.2"
+    """Lowest TLS version to accept."""
+    tls_ciphers: str | None = None
+    """Cipher suites of TLS 1.2, in OpenSSL's notation. Default: Python's selection."""
+    tls_client_ca: ExpandedPath | None = None
+    """CA certificates that client certificates are verified against, in PEM."""
+    tls_client_certs: Literal["none", "optional", "required"] = "none"
+    """Whether clients must present a certificate signed by --tls-client-ca."""
+    tls_crl: ExpandedPath | None = None
+    """Certificate revocation lists, in PEM."""
+    tls_identity: Literal["none", "cn", "dns", "email", "uri", "dn"] = "none"
+    """Part of the client certificate to use as the user name, with no password needed: the common
+    name (cn), a subject alternative name of that type, or the distinguished name (dn)."""
+    ws_path: WebSocketPaths = Field(("/", "/mqtt", "/ws"), min_length=1)
+    """URL path at which WebSocket listeners serve MQTT. May be repeated."""
+    ws_origins: Origins = ()
+    """Origin of web pages that may connect by WebSocket. May be repeated. Default: all."""
+    unix_mode: Annotated[str, AfterValidator(_mode)] = "660"
+    """File mode of Unix sockets, in octal."""
+    proxy_protocol: bool = False
+    """Require a PROXY protocol header (v1 or v2), as sent by load balancers, at the start of each
+    connection, and take the client's address from it."""
+    proxy_from: Networks = ()
+    """Network of a trusted proxy. May be repeated. With --proxy-protocol, connections from
+    elsewhere are refused; default: all are trusted. For WebSocket clients behind it, the headers
+    X-Forwarded-For and Forwarded give the client's address; default: they are ignored."""
 
     @property
     def certified(self) -> bool:
         """Return whether every client of every listener must present a valid certificate."""
         required = self.tls_client_certs == "required"
-        return required and all(one.endpoint.encrypted for one in self.listen)
+        return required and all(listener.endpoint.encrypted for listener in self.listen)
 
     @property
     def reachable(self) -> bool:
         """Return whether clients on other machines, or behind a proxy, can connect."""
-        return self.proxy_protocol or not all(one.loopback for one in self.listen)
+        return self.proxy_protocol or not all(listener.loopback for listener in self.listen)
 
 
 PER_LISTENER = frozenset(

@@ -9,7 +9,14 @@ from pydantic import Field
 
 from cli.settings.setting_flags import SETTING_NAMES
 from cli.settings.setting_sources import ConfigError, UnknownSettingError, read_layers
-from cli.settings.setting_types import ExpandedPath, SettingsGroup, Size, read_settings
+from cli.settings.setting_types import (
+    ExpandedPath,
+    SettingsGroup,
+    Size,
+    also_needs,
+    both_set,
+    read_settings,
+)
 from eventstore.display import escaped
 from eventstore.nats.server_urls import url_problem
 
@@ -22,70 +29,45 @@ _CLUSTER = re.compile(r"[A-Za-z0-9_-]{1,32}")
 class LogSettings(SettingsGroup):
     """The settings of the log's location: the data directory, or the NATS server that stores it."""
 
-    data_dir: ExpandedPath = Field(
-        default=Path("foldmq-data"),
-        description="Directory of the event log; only one broker may use it at a time.",
-    )
+    data_dir: ExpandedPath = Path("foldmq-data")
+    """Directory of the event log; only one broker may use it at a time."""
 
-    encryption_key_file: ExpandedPath | None = Field(
-        default=None,
-        description="File whose first line is the key, at least 32 characters, with which the "
-        "data directory is encrypted: the log in its embedded server, streams of NATS clients, "
-        "the index; and backups. An existing directory must be copied first. Default: not "
-        "encrypted.",
-    )
+    encryption_key_file: ExpandedPath | None = None
+    """File whose first line is the key, at least 32 characters, with which the data directory is
+    encrypted: the log in its embedded server, streams of NATS clients, the index; and backups. An
+    existing directory must be copied first. Default: not encrypted."""
 
-    nats_url: str | None = Field(
-        default=None,
-        description="NATS server that stores the log, or several of its cluster, separated by "
-        "commas. Default: an embedded server.",
-    )
-    nats_user: str | None = Field(default=None, description="User name for --nats-url.")
-    nats_password: str | None = Field(
-        default=None,
-        repr=False,
-        description="Password for --nats-url; --nats-password-file is safer.",
-    )
-    nats_password_file: ExpandedPath | None = Field(
-        default=None, description="File whose first line is the password for --nats-url."
-    )
-    nats_creds: ExpandedPath | None = Field(
-        default=None, description="Credentials file (JWT and seed) for --nats-url."
-    )
-    nats_nkey: ExpandedPath | None = Field(
-        default=None, description="File with an nkey seed for --nats-url."
-    )
-    nats_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that the NATS server's certificate is verified against.",
-    )
-    nats_cert: ExpandedPath | None = Field(
-        default=None, description="Client certificate for the NATS server."
-    )
-    nats_key: ExpandedPath | None = Field(default=None, description="Private key of --nats-cert.")
-    nats_domain: str | None = Field(
-        default=None,
-        description="JetStream domain of the log, for a NATS server that is a leaf node. Default: "
-        "the domain of --nats-url.",
-    )
-    cluster: str | None = Field(
-        default=None,
-        description="Name of the cluster that this node belongs to. Its nodes share one log at "
-        "--nats-url: one of them leads and serves clients, the others follow it and take over. "
-        "Default: no cluster.",
-    )
-    partitions: int = Field(
-        default=1,
-        ge=1,
-        le=MAX_PARTITIONS,
-        description="Number of logs of the cluster. Each has a leader of its own and the sessions "
-        "of some clients, by a hash of the client identifier. All nodes need the same number, and "
-        "it cannot change later.",
-    )
-    bridge_url: str | None = Field(
-        default=None,
-        description="NATS server to exchange messages with. Default: --nats-url.",
-    )
+    nats_url: str | None = None
+    """NATS server that stores the log, or several of its cluster, separated by commas. Default: an
+    embedded server."""
+    nats_user: str | None = None
+    """User name for --nats-url."""
+    nats_password: str | None = Field(None, repr=False)
+    """Password for --nats-url; --nats-password-file is safer."""
+    nats_password_file: ExpandedPath | None = None
+    """File whose first line is the password for --nats-url."""
+    nats_creds: ExpandedPath | None = None
+    """Credentials file (JWT and seed) for --nats-url."""
+    nats_nkey: ExpandedPath | None = None
+    """File with an nkey seed for --nats-url."""
+    nats_ca: ExpandedPath | None = None
+    """CA certificates that the NATS server's certificate is verified against."""
+    nats_cert: ExpandedPath | None = None
+    """Client certificate for the NATS server."""
+    nats_key: ExpandedPath | None = None
+    """Private key of --nats-cert."""
+    nats_domain: str | None = None
+    """JetStream domain of the log, for a NATS server that is a leaf node. Default: the domain of
+    --nats-url."""
+    cluster: str | None = None
+    """Name of the cluster that this node belongs to. Its nodes share one log at --nats-url: one of
+    them leads and serves clients, the others follow it and take over. Default: no cluster."""
+    partitions: int = Field(1, ge=1, le=MAX_PARTITIONS)
+    """Number of logs of the cluster. Each has a leader of its own and the sessions of some clients,
+    by a hash of the client identifier. All nodes need the same number, and it cannot change later.
+    """
+    bridge_url: str | None = None
+    """NATS server to exchange messages with. Default: --nats-url."""
 
 
 class IndexedLogSettings(LogSettings):
@@ -132,12 +114,9 @@ def log_contradictions(settings: LogSettings) -> Iterator[str]:
             "have the key: move it"
         )
     if settings.nats_url is None:
-        needing = ["nats_user", "nats_password", "nats_password_file", "nats_creds", "nats_nkey"]
-        needing.append("nats_domain")
-        if settings.bridge_url is None:
-            needing += ["nats_ca", "nats_cert", "nats_key"]
-        for name in needing:
-            yield from _needs(settings, name, "nats_url")
+        of_bridge = () if settings.bridge_url is None else ("nats_ca", "nats_cert", "nats_key")
+        names = [name for name in NATS_SETTINGS if name not in ("nats_url", *of_bridge)]
+        yield from also_needs(settings, "nats_url", *names)
     else:
         wrong = url_problem(settings.nats_url)
         if wrong:
@@ -155,12 +134,6 @@ def log_contradictions(settings: LogSettings) -> Iterator[str]:
         )
     if settings.cluster is not None and settings.nats_url is None:
         yield "cluster also needs nats_url: the nodes share a log on a NATS server"
-    yield from _needs(settings, "nats_key", "nats_cert")
-    yield from _needs(settings, "nats_cert", "nats_key")
-    if settings.nats_password is not None and settings.nats_password_file is not None:
-        yield "nats_password and nats_password_file cannot be combined: set one of them"
-
-
-def _needs(settings: LogSettings, name: str, other: str) -> Iterator[str]:
-    if getattr(settings, name) is not None and getattr(settings, other) is None:
-        yield f"{name} also needs {other}"
+    yield from also_needs(settings, "nats_cert", "nats_key")
+    yield from also_needs(settings, "nats_key", "nats_cert")
+    yield from both_set(settings, "nats_password", "nats_password_file")

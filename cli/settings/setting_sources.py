@@ -76,12 +76,12 @@ def read_layers(
     flags: Mapping[str, object],
     environment: Mapping[str, str],
     config: Path | None,
-    known: Collection[str],
+    names: Collection[str],
     unknown: list[str] | None = None,
 ) -> list[Layer]:
     """Return the sources of settings, in descending order of precedence.
 
-    ``config`` or ``FOLDMQ_CONFIG`` names the TOML file, ``known`` are the names of all settings.
+    ``config`` or ``FOLDMQ_CONFIG`` names the TOML file, ``names`` are those of all settings.
     A line for each unknown one is added to ``unknown``; without it, UnknownSettingError is raised.
     Raises ConfigError for a file that cannot be read.
     """
@@ -90,8 +90,8 @@ def read_layers(
         config = Path(environment[CONFIG_VARIABLE])
     layers = [
         Layer(flags, "flag"),
-        Layer(_from_environment(environment, known, problems), "environment"),
-        *([_file_layer(config, known, problems)] if config else []),
+        Layer(_from_environment(environment, names, problems), "environment"),
+        *([_file_layer(config, names, problems)] if config else []),
     ]
     if unknown is not None:
         unknown += problems
@@ -100,8 +100,8 @@ def read_layers(
     return layers
 
 
-def _file_layer(path: Path, known: Collection[str], problems: list[str]) -> Layer:
-    values = _from_file(path, {*known, *TABLES}, problems)
+def _file_layer(path: Path, names: Collection[str], problems: list[str]) -> Layer:
+    values = _from_file(path, {*names, *TABLES}, problems)
     tables: dict[str, Mapping[str, object]] = {}
     for kind in TABLES:
         table = values.pop(kind, {})
@@ -121,17 +121,17 @@ def merge_layers(layers: Iterable[Layer]) -> dict[str, Any]:
 
 
 def _from_environment(
-    environment: Mapping[str, str], known: Collection[str], problems: list[str]
+    environment: Mapping[str, str], names: Collection[str], problems: list[str]
 ) -> dict[str, object]:
     values: dict[str, object] = {}
     for variable, value in environment.items():
         if not (value and variable.startswith(PREFIX)) or variable in OTHER_VARIABLES:
             continue
         name = variable.removeprefix(PREFIX).lower()
-        if name in known and variable.isupper():
+        if name in names and variable.isupper():
             values[name] = value
         elif not _SERVICE_LINK.fullmatch(f"{variable}={value}"):
-            variables = [PREFIX + setting.upper() for setting in known]
+            variables = [PREFIX + setting.upper() for setting in names]
             problems.append(
                 f"environment: unknown setting {json.dumps(variable)}"
                 + _nearest(variable, [*variables, *OTHER_VARIABLES], 0.8)
@@ -139,33 +139,39 @@ def _from_environment(
     return values
 
 
-def _from_file(path: Path, known: Collection[str], problems: list[str]) -> dict[str, object]:
-    import tomllib
-
+def read_text(path: Path) -> str:
+    """Return the text of a file, without a byte order mark; raises ConfigError."""
     try:
-        values = tomllib.loads(expand_home(path).read_text("utf-8-sig"))
+        return expand_home(path).read_text("utf-8-sig")
     except NoHome as error:
         raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
+
+
+def _from_file(path: Path, names: Collection[str], problems: list[str]) -> dict[str, object]:
+    import tomllib
+
+    try:
+        values = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {escaped(str(error))}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None
     except ValueError:  # a number too long for Python
         raise ConfigError(f"{path}: not TOML: a number is too long") from None
-    unknown = [name for name in values if name not in known]
+    unknown = [name for name in values if name not in names]
     problems += [
-        f"{path}: unknown setting {json.dumps(name)}{_nearest(name, known)}" for name in unknown
+        f"{path}: unknown setting {json.dumps(name)}{_nearest(name, names)}" for name in unknown
     ]
     return {name: value for name, value in values.items() if name not in unknown}
 
 
-def _nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def _nearest(name: str, candidates: Iterable[str], cutoff: float = 0.6) -> str:
     """Return a suggestion; names with a common prefix are alike from a higher ``cutoff`` on."""
-    spelled = {candidate.casefold(): candidate for candidate in known}
+    spelled = {candidate.casefold(): candidate for candidate in candidates}
     folded = name.casefold().replace("-", "_")
     for close in difflib.get_close_matches(folded, spelled, n=1, cutoff=cutoff):
         return f' (did you mean "{spelled[close]}"?)'

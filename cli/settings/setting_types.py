@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_origin
 
@@ -19,8 +20,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from cli.common.attribute_texts import texts_below
 from cli.common.units import Address, address, seconds, size, size_shown, time_shown
-from cli.settings.setting_flags import is_read_by
 from cli.settings.setting_sources import ConfigError, Layer, merge_layers
 from eventstore.home_paths import NoHome, expand_home
 
@@ -28,6 +29,8 @@ from eventstore.home_paths import NoHome, expand_home
 _SECRETS = ("nats_password", "bridge_password", "nats_url", "bridge_url")
 # Disables a listener.
 OFF = "off"
+_NOT_SET = (None, False, ())
+"""Values of settings that ask for nothing."""
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
@@ -36,11 +39,20 @@ def several(value: object) -> object:
     return value.split(",") if isinstance(value, str) else value
 
 
-def _sync(value: object) -> object:
+@dataclass(frozen=True, slots=True)
+class Elements(BeforeValidator):
+    """Reads a list; ``noun`` is what its elements are called in messages and help pages."""
+
+    noun: str = ""
+
+
+def sync_interval(value: object) -> object:
+    """Read a time or ``always``; raises ValueError."""
     return value if value == "always" else seconds(value)
 
 
-def _address_or_off(value: object) -> object:
+def address_or_off(value: object) -> object:
+    """Read an address; ``off`` stands for None. Raises ValueError."""
     return None if value is None or value == OFF else address(value)
 
 
@@ -61,9 +73,11 @@ def _expanded(path: Path) -> Path:
 Size = Annotated[int, BeforeValidator(size)]
 OptionalSize = Annotated[int | None, BeforeValidator(size)]
 Seconds = Annotated[float, BeforeValidator(seconds), Field(allow_inf_nan=False)]
-SyncOrSeconds = BeforeValidator(_sync)
-OptionalAddress = Annotated[Address | None, BeforeValidator(_address_or_off)]
-HostNames = Annotated[tuple[Annotated[str, BeforeValidator(_host)], ...], BeforeValidator(several)]
+SyncOrSeconds = BeforeValidator(sync_interval)
+OptionalAddress = Annotated[Address | None, BeforeValidator(address_or_off)]
+HostNames = Annotated[
+    tuple[Annotated[str, BeforeValidator(_host)], ...], Elements(several, noun="host name")
+]
 ExpandedPath = Annotated[Path, AfterValidator(_expanded)]
 
 
@@ -71,11 +85,21 @@ Group = TypeVar("Group", bound="SettingsGroup")
 
 
 class SettingsGroup(BaseModel):
-    """Settings that belong together. Help pages need no validators: the first use builds them."""
+    """Settings that belong together, described by the text below each.
+
+    Help pages need no validators: the first use builds them.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True, defer_build=True
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_options: object) -> None:
+        """Describe the settings; pydantic's use_attribute_docstrings takes seven times as long."""
+        texts = texts_below(cls.__module__).get(cls.__name__, {})
+        for name, field in cls.model_fields.items():
+            field.description = texts.get(name, field.description)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -100,13 +124,27 @@ def read_settings(group: type[Group], layers: list[Layer], problems: Iterable[st
     raise ConfigError(*problems, *reversed(sentences))
 
 
+def also_needs(settings: SettingsGroup, other: str, *names: str) -> Iterator[str]:
+    """Yield a message for each of some settings that is set without another one."""
+    if getattr(settings, other) in _NOT_SET:
+        for name in names:
+            if getattr(settings, name) not in _NOT_SET:
+                yield f"{name} also needs {other}"
+
+
+def both_set(settings: SettingsGroup, name: str, other: str) -> Iterator[str]:
+    """Yield a message if two settings are set of which only one may be."""
+    if not {getattr(settings, name), getattr(settings, other)} & {*_NOT_SET}:
+        yield f"{name} and {other} cannot be combined: set one of them"
+
+
 def _sentence(group: type[SettingsGroup], error: ErrorDetails, layers: Iterable[Layer]) -> str:
     name, *element = error["loc"]
     name = str(name)
     layer = next(layer for layer in layers if name in layer.values)
-    given = error["input"] if element else layer.values[name]
-    value = "" if name in _SECRETS else " = " + json.dumps(given, default=str)
-    return f"{layer.shown(name)}{value}: {allowed(name, group.model_fields[name], error)}"
+    written = error["input"] if element else layer.values[name]
+    value = "" if name in _SECRETS else " = " + json.dumps(written, default=str)
+    return f"{layer.shown(name)}{value}: {allowed(group.model_fields[name], error)}"
 
 
 def checked_kind(field: FieldInfo, value: object) -> object:
@@ -115,9 +153,9 @@ def checked_kind(field: FieldInfo, value: object) -> object:
         if get_origin(field.annotation) is Literal:
             return value  # its problem names the words that are allowed
         words = ", not true or false"
-        if any(getattr(one, "func", None) is _address_or_off for one in field.metadata):
+        if is_read_by(address_or_off, field):
             raise ValueError(f'must be host:port or "{OFF}"{words}')
-        if any(getattr(one, "func", None) is _sync for one in field.metadata):
+        if is_read_by(sync_interval, field):
             raise ValueError(f'must be "always" or a time such as 1s{words}')
         raise ValueError("must not be true or false")
     if _holds_nul(value):
@@ -134,30 +172,17 @@ def _holds_nul(value: object) -> bool:
     return isinstance(value, list | tuple) and any(map(_holds_nul, value))
 
 
-# Elements of the settings that are lists.
-_LISTED = {
-    "jwt_audience": "name",
-    "listen": "host:port",
-    "metrics_hosts": "host name",
-    "proxy_from": "network",
-    "ws_origins": "origin",
-    "web_cors": "origin",
-    "ws_path": "path",
-    "bridge_always": "topic filter",
-    "record_qos0": "topic filter",
-    "streams": "NAME=FILTER",
-    "web_api_jwt_roles": "GROUP=ROLE",
-    "personal_topics": "topic filter",
-    "personal_clients": "pattern",
-    "personal_users": "pattern",
-    "bridge_client_headers": "header name",
-    "bridge_filters": "topic filter",
-    "bridge_map": "TOPIC=SUBJECT",
-    "bridge_user_map": "USER=SUBJECT",
-}
+def is_read_by(reader: Callable[[object], object], field: FieldInfo) -> bool:
+    """Return whether a function reads the values of a setting."""
+    return any(getattr(check, "func", None) is reader for check in field.metadata)
 
 
-def allowed(name: str, field: FieldInfo, error: ErrorDetails) -> str:
+def noun_of_elements(field: FieldInfo) -> str:
+    """Return what the elements of a list are called; empty if the setting is no list."""
+    return next((check.noun for check in field.metadata if isinstance(check, Elements)), "")
+
+
+def allowed(field: FieldInfo, error: ErrorDetails) -> str:
     """Return the valid values, from pydantic's error."""
     limits: dict[str, Any] = error.get("ctx", {})
     match error["type"]:
@@ -180,10 +205,10 @@ def allowed(name: str, field: FieldInfo, error: ErrorDetails) -> str:
         case "string_too_short":
             return "must not be empty"
         case "too_short":
-            return f"must be a list with at least one {_LISTED[name]}"
+            return f"must be a list with at least one {noun_of_elements(field)}"
         case "tuple_type":
-            listed = _LISTED[name]
-            return f"must be a list of {listed}{'' if {':', '='} & {*listed} else 's'}"
+            noun = noun_of_elements(field)
+            return f"must be a list of {noun}{'' if {':', '='} & {*noun} else 's'}"
         case "value_error":
             return str(limits["error"])
     return "is not valid"

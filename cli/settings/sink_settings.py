@@ -6,13 +6,14 @@ import json
 import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from cli.common.units import seconds
 from cli.settings.setting_sources import ConfigError
 from cli.settings.setting_types import (
+    Elements,
     ExpandedPath,
     Seconds,
     SettingsGroup,
@@ -23,7 +24,7 @@ from cli.settings.setting_types import (
 from eventstore.format.destination_events import NATS_DESTINATION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cli.settings.setting_sources import Layer
     from cli.settings.settings import Settings
@@ -32,7 +33,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_SINKS, _MOST_FILTERS, _LONGEST_FILTER = 64, 64, 1024
 _MIB: Final = 2**20
 _LISTED: Final = {"always": "outcomes", "servers": "1 to 64 host:port"}
-_KAFKA_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _KEY_WITHOUT: Final = "use a key without a password, in a file that only the user of foldmq reads"
 _KAFKA_SECRETS: Final[dict[str, str]] = {
     "sasl.password": "use password_file",
@@ -42,15 +42,20 @@ _KAFKA_SECRETS: Final[dict[str, str]] = {
     "ssl.keystore.password": _KEY_WITHOUT,
 }
 """Properties of librdkafka that are secrets, which belong in files, and what to use instead."""
-_TABLE: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}")
+_PACKAGES: Final = {"kafka": "confluent_kafka", "postgres": "asyncpg"}
 
 
-def _url(url: str) -> str:
+def _parts(url: str, expected: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError:
-        raise ValueError("must be a URL, such as https://host/path") from None
+        raise ValueError(expected) from None
+    return parts
+
+
+def _url(url: str) -> str:
+    parts = _parts(url, "must be a URL, such as https://host/path")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be a URL that begins with https:// or http://")
     if parts.username or parts.password:
@@ -59,40 +64,31 @@ def _url(url: str) -> str:
 
 
 def _database(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-        usable = parts.scheme in ("postgresql", "postgres") and len(parts.path) > 1
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ValueError("must be a URL such as postgresql://user@host/database")
+    expected = "must be a URL such as postgresql://user@host/database"
+    parts = _parts(url, expected)
+    if parts.scheme not in ("postgresql", "postgres") or len(parts.path) <= 1:
+        raise ValueError(expected)
     if parts.password or "password=" in parts.query:
         raise ValueError("must not contain a password: use password_file")
     return url
 
 
-def _table(table: str) -> str:
-    if not _TABLE.fullmatch(table):
-        raise ValueError("must be the name of a table, perhaps behind a schema and a dot")
-    return table
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    """Return a validator of texts; ``expected`` says which are valid."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(expected)
+        return text
+
+    return AfterValidator(check)
 
 
-def _kafka_topic(topic: str) -> str:
-    if not _KAFKA_TOPIC.fullmatch(topic):
-        raise ValueError("must be 1 to 249 letters, digits, dots, - and _")
-    return topic
-
-
-def _missing(kind: str, package: str) -> Iterator[tuple[str, str]]:
+def _is_installed(package: str) -> bool:
     try:
-        spec = find_spec(package)
+        return find_spec(package) is not None
     except ModuleNotFoundError:  # of a package around it
-        spec = None
-    if spec is None:
-        from cli.common.package_version import install_command
-
-        yield f'kind = "{kind}"', f"needs more packages: {install_command(kind, package)}"
+        return False
 
 
 def _target(target: str) -> str:
@@ -118,7 +114,7 @@ def check_filters(filters: tuple[str, ...]) -> tuple[str, ...]:
 
 LogFilters = Annotated[
     tuple[str, ...],
-    BeforeValidator(several),
+    Elements(several, noun="topic filter"),
     Field(max_length=_MOST_FILTERS),
     AfterValidator(check_filters),
 ]
@@ -151,7 +147,7 @@ def _check_streams(streams: tuple[str, ...]) -> tuple[str, ...]:
 
 Streams = Annotated[
     tuple[str, ...],
-    BeforeValidator(_pairs),
+    Elements(_pairs, noun="NAME=FILTER"),
     Field(max_length=_MOST_FILTERS),
     AfterValidator(_check_streams),
 ]
@@ -170,7 +166,7 @@ def _check_roles(roles: tuple[str, ...]) -> tuple[str, ...]:
 
 GroupRoles = Annotated[
     tuple[str, ...],
-    BeforeValidator(_pairs),
+    Elements(_pairs, noun="GROUP=ROLE"),
     Field(max_length=_MOST_FILTERS),
     AfterValidator(_check_roles),
 ]
@@ -197,21 +193,29 @@ class DestinationSettings(SettingsGroup):
     when_full: Literal["skip", "wait"] = "skip"
 
 
+_Filters = Annotated[
+    tuple[str, ...],
+    Field(min_length=1, max_length=_MOST_FILTERS),
+    AfterValidator(check_filters),
+]
+
+
 class SinkSettings(DestinationSettings):
     """What all sinks have."""
 
     kind: str
-    filters: Annotated[
-        tuple[str, ...],
-        Field(min_length=1, max_length=_MOST_FILTERS),
-        AfterValidator(check_filters),
-    ]
+    filters: _Filters
     user: str | None = Field(default=None, min_length=1, max_length=256)
     timeout: Seconds = Field(default=30.0, ge=1, le=600)
     batch: int = Field(default=200, ge=1, le=10_000)
     batch_bytes: Size = Field(default=_MIB, ge=1024, le=64 * _MIB)
     batch_wait: Seconds = Field(default=0.005, ge=0, le=60)
     retry: Annotated[tuple[float, float], BeforeValidator(_retry)] = (1.0, 300.0)
+
+    @property
+    def package(self) -> str:
+        """The package that this kind needs; empty: none that is not installed with foldmq."""
+        return _PACKAGES.get(self.kind, "")
 
     @property
     def digest(self) -> str:
@@ -222,25 +226,36 @@ class SinkSettings(DestinationSettings):
 
     def unusable(self) -> Iterator[tuple[str, str]]:
         """Yield the settings that cannot be used on this machine, each with the reason."""
-        yield from ()
+        if self.package and not _is_installed(self.package):
+            from cli.common.package_version import install_command
+
+            command = install_command(self.kind, self.package)
+            yield f'kind = "{self.kind}"', f"needs more packages: {command}"
+        yield from _unreadable(self)
 
 
-class HttpSettings(SinkSettings):
-    """A sink that posts messages over HTTP."""
+class _WebSinkSettings(SinkSettings):
+    """A sink with a URL and a token."""
 
-    kind: Literal["http"]
     url: Annotated[str, AfterValidator(_url)]
-    format: Literal["batch", "structured", "binary"] = "batch"
-    signing_secret_file: ExpandedPath | None = None
     token_file: ExpandedPath | None = None
     ca_file: ExpandedPath | None = None
 
-    def unusable(self) -> Iterator[tuple[str, str]]:
-        """Yield the files that cannot be read."""
-        from outbox.sinks.webhook_signature import read_secrets, read_token
 
-        texts = {"signing_secret_file": read_secrets, "token_file": read_token}
-        yield from unreadable(self, texts)
+class _LoginSinkSettings(SinkSettings):
+    """A sink with a password, for large batches."""
+
+    password_file: ExpandedPath | None = None
+    ca_file: ExpandedPath | None = None
+    batch: int = Field(default=1000, ge=1, le=10_000)
+
+
+class HttpSettings(_WebSinkSettings):
+    """A sink that posts messages over HTTP."""
+
+    kind: Literal["http"]
+    format: Literal["batch", "structured", "binary"] = "batch"
+    signing_secret_file: ExpandedPath | None = None
 
 
 class PythonSettings(SinkSettings):
@@ -262,32 +277,22 @@ class PythonSettings(SinkSettings):
             yield f'target = "{self.target}"', reason
 
 
-class OtlpSettings(SinkSettings):
+class OtlpSettings(_WebSinkSettings):
     """A sink that sends spans of messages to a collector of OpenTelemetry."""
 
     kind: Literal["otlp"]
-    url: Annotated[str, AfterValidator(_url)]
-    filters: Annotated[
-        tuple[str, ...],
-        Field(min_length=1, max_length=_MOST_FILTERS),
-        AfterValidator(check_filters),
-    ] = ("#",)
+    filters: _Filters = ("#",)
     ratio: float = Field(default=1.0, ge=0, le=1, allow_inf_nan=False)
     always: tuple[Literal["dropped", "redelivered", "slow"], ...] = ()
     slow: Seconds = Field(default=1.0, ge=0.001, le=600)
     templates: Annotated[tuple[str, ...], AfterValidator(check_filters)] = ()
     encoding: Literal["json", "protobuf"] = "json"
     metrics: Seconds = Field(default=0.0, ge=0, le=3600)
-    token_file: ExpandedPath | None = None
-    ca_file: ExpandedPath | None = None
 
-    def unusable(self) -> Iterator[tuple[str, str]]:
-        """Yield packages that are missing, and files that cannot be read."""
-        from outbox.sinks.webhook_signature import read_token
-
-        if self.encoding == "protobuf":
-            yield from _missing(self.kind, "opentelemetry.proto")
-        yield from unreadable(self, {"token_file": read_token})
+    @property
+    def package(self) -> str:
+        """The package of the encoding."""
+        return "opentelemetry.proto" if self.encoding == "protobuf" else ""
 
 
 def _kafka_options(options: dict[str, str | int | float]) -> dict[str, str | int | float]:
@@ -297,27 +302,22 @@ def _kafka_options(options: dict[str, str | int | float]) -> dict[str, str | int
     return options
 
 
-class KafkaSettings(SinkSettings):
+class KafkaSettings(_LoginSinkSettings):
     """A sink that sends messages to a topic of Apache Kafka."""
 
     kind: Literal["kafka"]
     servers: Annotated[tuple[str, ...], Field(min_length=1, max_length=64)]
-    topic: Annotated[str, AfterValidator(_kafka_topic)]
+    topic: Annotated[
+        str, _matching(r"[A-Za-z0-9._-]{1,249}", "must be 1 to 249 letters, digits, dots, - and _")
+    ]
     options: Annotated[dict[str, str | int | float], AfterValidator(_kafka_options)] = Field(
         default_factory=dict
     )
-    password_file: ExpandedPath | None = None
-    ca_file: ExpandedPath | None = None
-    batch: int = Field(default=1000, ge=1, le=10_000)
 
     def unusable(self) -> Iterator[tuple[str, str]]:
-        """Yield packages that are missing, properties of librdkafka and files that are wrong."""
-        from outbox.sinks.webhook_signature import read_token
-
-        missing = list(_missing(self.kind, "confluent_kafka"))
-        yield from missing
-        yield from unreadable(self, {"password_file": read_token})
-        if not missing:
+        """Yield what all sinks may lack, and properties of librdkafka that are wrong."""
+        yield from super().unusable()
+        if _is_installed(self.package):
             from outbox.sinks.kafka import check_properties
 
             reason = check_properties(self.options, has_password=self.password_file is not None)
@@ -325,22 +325,18 @@ class KafkaSettings(SinkSettings):
                 yield "options", reason
 
 
-class PostgresSettings(SinkSettings):
+class PostgresSettings(_LoginSinkSettings):
     """A sink that writes messages to a table of PostgreSQL."""
 
     kind: Literal["postgres"]
     url: Annotated[str, AfterValidator(_database)]
-    table: Annotated[str, AfterValidator(_table)] = "mqtt_messages"
-    password_file: ExpandedPath | None = None
-    ca_file: ExpandedPath | None = None
-    batch: int = Field(default=1000, ge=1, le=10_000)
-
-    def unusable(self) -> Iterator[tuple[str, str]]:
-        """Yield packages that are missing, and files that cannot be read."""
-        from outbox.sinks.webhook_signature import read_token
-
-        yield from _missing(self.kind, "asyncpg")
-        yield from unreadable(self, {"password_file": read_token})
+    table: Annotated[
+        str,
+        _matching(
+            r"([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}",
+            "must be the name of a table, perhaps behind a schema and a dot",
+        ),
+    ] = "mqtt_messages"
 
 
 _KINDS: Final[dict[object, type[SinkSettings]]] = {
@@ -367,10 +363,10 @@ def read_sinks(layers: list[Layer], problems: list[str]) -> dict[str, SinkSettin
                 continue
             group = _KINDS.get(kind) if isinstance(kind := table.get("kind"), str) else None
             if group is None:
-                *others, last = (f"'{each}'" for each in _KINDS)
-                allowed_kinds = ", ".join(others) + f" or {last}"
-                given = f" = {json.dumps(kind, default=str)}" if "kind" in table else ""
-                problems.append(f"{where}.kind{given}: must be {allowed_kinds}")
+                *others, last_kind = (f"'{each}'" for each in _KINDS)
+                allowed_kinds = ", ".join(others) + f" or {last_kind}"
+                shown = f" = {json.dumps(kind, default=str)}" if "kind" in table else ""
+                problems.append(f"{where}.kind{shown}: must be {allowed_kinds}")
                 continue
             try:
                 sinks[name] = group(**table)
@@ -396,17 +392,17 @@ def setting_error(where: str, group: type[DestinationSettings], error: Any) -> s
     key = "begin" if name == "from" else name
     if name == "options" and len(error["loc"]) > 1:
         return f"{place}: {error['loc'][1]} must be text or a number"
-    given = json.dumps(error["input"], default=str)
+    shown = json.dumps(error["input"], default=str)
     has_secret = isinstance(error["input"], dict) if name == "options" else name == "url"
-    if has_secret and ("@" in given or "password" in given or name == "options"):
+    if has_secret and ("@" in shown or "password" in shown or name == "options"):
         # No message shows a value that may have a password.
-        return f"{place}: {allowed(name, group.model_fields[key], error)}"
+        return f"{place}: {allowed(group.model_fields[key], error)}"
     if error["type"] in ("too_short", "tuple_type", "too_long"):
         listed = _LISTED.get(name, f"1 to {_MOST_FILTERS} topic filters")
-        return f"{place} = {given}: must be a list of {listed}"
+        return f"{place} = {shown}: must be a list of {listed}"
     if error["type"] == "dict_type":
-        return f"{place} = {given}: must be a table"
-    return f"{place} = {given}: {allowed(name, group.model_fields[key], error)}"
+        return f"{place} = {shown}: must be a table"
+    return f"{place} = {shown}: {allowed(group.model_fields[key], error)}"
 
 
 def sink_contradictions(settings: Settings) -> Iterator[str]:
@@ -422,9 +418,9 @@ def check_sink_files(settings: Settings) -> None:
     from cli.settings.connection_settings import unreadable_files
 
     problems = [
-        f"sink.{name}.{given}: {reason}"
+        f"sink.{name}.{setting}: {reason}"
         for name, sink in settings.sinks.items()
-        for given, reason in sink.unusable()
+        for setting, reason in sink.unusable()
     ]
     problems += unreadable_files(settings)
     if problems:
@@ -445,32 +441,29 @@ def retention_contradictions(
         yield f'{where}: when_full = "wait" needs keep_bytes: at that size publishers wait'
 
 
-def unreadable(
-    sink: SinkSettings, texts: Mapping[str, Callable[[str], object]]
-) -> Iterator[tuple[str, str]]:
-    """Yield the files of settings that cannot be read: of ``texts``, and ``ca_file``."""
+def _unreadable(sink: SinkSettings) -> Iterator[tuple[str, str]]:
+    """Yield the files that cannot be read: secrets, and authorities."""
     import ssl
 
     from eventstore.edited_files import client_context
+    from outbox.sinks.webhook_signature import read_secrets, read_token
 
-    for key, parse in texts.items():
-        path = getattr(sink, key)
+    for key, path in sink:
+        if path is None or not key.endswith("_file"):
+            continue
         try:
-            if path is not None:
+            if key == "ca_file":
+                client_context(path)
+            else:
+                parse = read_secrets if key == "signing_secret_file" else read_token
                 parse(path.read_text("utf-8"))
+        except ssl.SSLError:
+            yield f"{key} = {path}", "has no certificates in PEM"
         except OSError as error:
             yield f"{key} = {path}", f"cannot read: {error.strerror}"
         except ValueError as error:
             why = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
             yield f"{key} = {path}", why
-    path = getattr(sink, "ca_file", None)
-    try:
-        if path is not None:
-            client_context(path)
-    except ssl.SSLError:
-        yield f"ca_file = {path}", "has no certificates in PEM"
-    except OSError as error:
-        yield f"ca_file = {path}", f"cannot read: {error.strerror}"
 
 
 def outbox_request(

@@ -1,8 +1,9 @@
 """Binding addresses to listen on, and the errors when that fails."""
 
+import asyncio
 import errno
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 import structlog
@@ -72,6 +73,19 @@ def bind(
             if place.port:
                 raise
     return _bind(place, name, backlog, ipv4=ipv4)
+
+
+async def readable(sockets: Sequence[socket.socket]) -> None:
+    """Wait until a connection waits at one of the sockets, and leave it there."""
+    loop = asyncio.get_running_loop()
+    connected = asyncio.Event()
+    for listener in sockets:
+        loop.add_reader(listener, connected.set)
+    try:
+        await connected.wait()
+    finally:
+        for listener in sockets:
+            loop.remove_reader(listener)
 
 
 def _addresses(place: Address, *, ipv4: bool) -> Iterator[_Found]:

@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from cli.settings.setting_types import (
+    Elements,
     ExpandedPath,
     OptionalAddress,
     Seconds,
     SettingsGroup,
     SyncOrSeconds,
+    also_needs,
     several,
 )
 from eventstore.display import escaped
@@ -26,49 +28,33 @@ _LONGEST_CLUSTER = 28
 _EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with
 
 
+Patterns = Annotated[tuple[str, ...], Elements(several, noun="pattern")]
+
+
 class StorageFields(SettingsGroup):
     """Settings of the event log: the data directory, or the NATS server that stores it."""
 
-    nats_replicas: int | None = Field(
-        default=None,
-        ge=1,
-        le=5,
-        description="Number of replicas of the log in the cluster of --nats-url; a log with fewer "
-        "is extended. Default: unchanged; for a new log 3 in a cluster of three servers or "
-        "more, otherwise 1.",
-    )
-    sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = Field(
-        default="always",
-        description='When the embedded NATS server syncs to disk: "always" before it '
-        "acknowledges, or at this interval. An interval is faster, but a power loss can "
-        "lose acknowledged messages.",
-    )
+    nats_replicas: int | None = Field(None, ge=1, le=5)
+    """Number of replicas of the log in the cluster of --nats-url; a log with fewer is extended.
+    Default: unchanged; for a new log 3 in a cluster of three servers or more, otherwise 1."""
+    sync: Annotated[Literal["always"] | Seconds, SyncOrSeconds] = "always"
+    """When the embedded NATS server syncs to disk: "always" before it acknowledges, or at this
+    interval. An interval is faster, but a power loss can lose acknowledged messages."""
 
-    personal_topics: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
-        default=(),
-        description="Filter of topics whose contents 'foldmq erase' can erase: they are sealed "
-        "in the log, under a key for each topic. May be repeated.",
-    )
-    personal_clients: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
-        default=(),
-        description="Pattern of client identifiers, such as phone-*, that tokens replace in the "
-        "log and everywhere else. May be repeated.",
-    )
-    personal_users: Annotated[tuple[str, ...], BeforeValidator(several)] = Field(
-        default=(),
-        description="Pattern of user names that tokens replace, likewise. May be repeated.",
-    )
-    personal_key_file: ExpandedPath | None = Field(
-        default=None,
-        description="File with the keys of personal topics and names, outside the data directory; "
-        "made at the first start. Several processes add -pN; a cluster shares its directory.",
-    )
-    personal_keep: Seconds = Field(
-        default=0.0,
-        ge=0,
-        description="Age at which contents of --personal-topics are erased, up to a 30th later; at "
-        "least 1h. 0: never.",
-    )
+    personal_topics: Annotated[tuple[str, ...], Elements(several, noun="topic filter")] = ()
+    """Filter of topics whose contents 'foldmq erase' can erase: they are sealed in the log, under a
+    key for each topic. May be repeated."""
+    personal_clients: Patterns = ()
+    """Pattern of client identifiers, such as phone-*, that tokens replace in the log and everywhere
+    else. May be repeated."""
+    personal_users: Patterns = ()
+    """Pattern of user names that tokens replace, likewise. May be repeated."""
+    personal_key_file: ExpandedPath | None = None
+    """File with the keys of personal topics and names, outside the data directory; made at the
+    first start. Several processes add -pN; a cluster shares its directory."""
+    personal_keep: Seconds = Field(0.0, ge=0)
+    """Age at which contents of --personal-topics are erased, up to a 30th later; at least 1h. 0:
+    never."""
 
 
 def personal_contradictions(settings: "Settings") -> Iterator[str]:
@@ -138,49 +124,31 @@ def storage_contradictions(settings: "Settings") -> Iterator[str]:
 class ClusterFields(SettingsGroup):
     """Settings of a cluster, and of several processes on one machine."""
 
-    processes: int = Field(
-        default=1,
-        ge=1,
-        le=32,
-        description="Number of broker processes, for machines with several cores. Each has a log "
-        "of its own and the sessions of some clients, by a hash of the client identifier; all "
-        "clients connect to the same address. The number cannot change later.",
-    )
+    processes: int = Field(1, ge=1, le=32)
+    """Number of broker processes, for machines with several cores. Each has a log of its own and
+    the sessions of some clients, by a hash of the client identifier; all clients connect to the
+    same address. The number cannot change later."""
 
-    cluster_key_file: ExpandedPath | None = Field(
-        default=None,
-        description="File whose first line is the key of the cluster, at least 16 characters. "
-        "Nodes with another key are refused.",
-    )
-    cluster_listen: OptionalAddress = Field(
-        default=None,
-        description="Address at which this node, while it leads, accepts the connections of other "
-        "nodes. With it, nodes that do not lead accept clients too, and pass them on. Default: "
-        "clients connect to the leader only.",
-    )
-    cluster_advertise: OptionalAddress = Field(
-        default=None,
-        description="Address at which other nodes reach --cluster-listen. Default: the same.",
-    )
-    cluster_tls_cert: ExpandedPath | None = Field(
-        default=None,
-        description="Certificate of this node for connections between nodes, in PEM.",
-    )
-    cluster_tls_key: ExpandedPath | None = Field(
-        default=None, description="Private key of --cluster-tls-cert."
-    )
-    cluster_tls_ca: ExpandedPath | None = Field(
-        default=None,
-        description="CA certificates that the certificates of other nodes are verified against. "
-        "Any certificate of this CA counts as that of a node.",
-    )
-    failover_grace: Seconds = Field(
-        default=5.0,
-        ge=0,
-        description="How long the wills of connected clients wait for their clients when another "
-        "node takes over, or the leader closes its clients because it may have been replaced. "
-        "0: they are published at once.",
-    )
+    cluster_key_file: ExpandedPath | None = None
+    """File whose first line is the key of the cluster, at least 16 characters. Nodes with another
+    key are refused."""
+    cluster_listen: OptionalAddress = None
+    """Address at which this node, while it leads, accepts the connections of other nodes. With it,
+    nodes that do not lead accept clients too, and pass them on. Default: clients connect to the
+    leader only."""
+    cluster_advertise: OptionalAddress = None
+    """Address at which other nodes reach --cluster-listen. Default: the same."""
+    cluster_tls_cert: ExpandedPath | None = None
+    """Certificate of this node for connections between nodes, in PEM."""
+    cluster_tls_key: ExpandedPath | None = None
+    """Private key of --cluster-tls-cert."""
+    cluster_tls_ca: ExpandedPath | None = None
+    """CA certificates that the certificates of other nodes are verified against. Any certificate of
+    this CA counts as that of a node."""
+    failover_grace: Seconds = Field(5.0, ge=0)
+    """How long the wills of connected clients wait for their clients when another node takes over,
+    or the leader closes its clients because it may have been replaced. 0: they are published at
+    once."""
 
 
 def cluster_contradictions(settings: "Settings") -> Iterator[str]:
@@ -194,9 +162,7 @@ def cluster_contradictions(settings: "Settings") -> Iterator[str]:
     elif settings.partitions > 1:
         yield from _partition_contradictions(settings)
     if settings.cluster is None:
-        for name in ("cluster_key_file", "cluster_listen"):
-            if getattr(settings, name) is not None:
-                yield f"{name} also needs cluster"
+        yield from also_needs(settings, "cluster", "cluster_key_file", "cluster_listen")
         if settings.partitions > 1:
             yield "partitions also needs cluster: use processes for several logs of one machine"
     elif settings.pseudonyms and settings.cluster_key_file is None:
@@ -206,11 +172,12 @@ def cluster_contradictions(settings: "Settings") -> Iterator[str]:
 
 def _peer_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield the contradictions about connections between nodes."""
-    place, files = settings.cluster_listen, ("cluster_tls_cert", "cluster_tls_key")
-    for name in ("cluster_advertise", *files, "cluster_tls_ca"):
-        if getattr(settings, name) is not None and place is None:
-            yield f"{name} also needs cluster_listen"
-    tls = [getattr(settings, name) is not None for name in (*files, "cluster_tls_ca")]
+    place, files = (
+        settings.cluster_listen,
+        ("cluster_tls_cert", "cluster_tls_key", "cluster_tls_ca"),
+    )
+    yield from also_needs(settings, "cluster_listen", "cluster_advertise", *files)
+    tls = [getattr(settings, name) is not None for name in files]
     if any(tls) and not all(tls):
         yield "cluster_tls_cert, cluster_tls_key and cluster_tls_ca are needed together"
     if place is None:
@@ -261,8 +228,8 @@ def _too_high(settings: "Settings", name: str, several: str, ports: int) -> Iter
         )
 
 
-def _not_with_several_logs(settings: "Settings", several: str, one: str) -> Iterator[str]:
+def _not_with_several_logs(settings: "Settings", several: str, single: str) -> Iterator[str]:
     """Yield a message for each setting that several logs do not support."""
     for name in ("bridge_user_map", "keep_until_archived", "auth_subject", "record_qos0"):
         if getattr(settings, name) and name in settings.model_fields_set:
-            yield f"{several} and {name} cannot be combined yet: use {one} for {name}"
+            yield f"{several} and {name} cannot be combined yet: use {single} for {name}"

@@ -76,9 +76,9 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
     place = absolute(directory)
     found_at: list[Found] = []
 
-    async def look(found: Found) -> list[PendingArchive]:
-        found_at.append(found)
-        return await plan_archive(found.options, place)
+    async def look(location: Found) -> list[PendingArchive]:
+        found_at.append(location)
+        return await plan_archive(location.options, place)
 
     def add(job: Job, logs: list[PendingArchive]) -> Report:
         brokers = _brokers(job.found)
@@ -93,19 +93,19 @@ def run_archive(flags: SparkFlags, directory: str, *, as_json: bool) -> None:
         if any(log.problem is None and log.records for log in logs):
             return None
         report = Report()
-        for one in logs:
+        for pending in logs:
             with _noted(report):
-                report.archived.append(archived_extent(one))
+                report.archived.append(archived_extent(pending))
         return report
 
     report = run_job(flags, None, look, add, nothing)
     brokers = _brokers(found_at[0])
     for archived in report.archived:
-        told = False
+        is_told = False
         with _noted(report):
-            told = _notify(brokers, archived)
+            is_told = _notify(brokers, archived)
         write_result(
-            text.json_line(_as_object(archived, told=told)) if as_json else _words(archived)
+            text.json_line(_as_object(archived, is_told=is_told)) if as_json else _words(archived)
         )
     for problem in report.problems[1:]:
         write_notice(str(problem))
@@ -121,8 +121,8 @@ def _noted(report: Report) -> Iterator[None]:
         report.problems.append(error)
 
 
-def _brokers(found: Found) -> Brokers:
-    return Brokers(found.options, found.where, live=found.live)
+def _brokers(location: Found) -> Brokers:
+    return Brokers(location.options, location.where, live=location.live)
 
 
 def _notify(brokers: Brokers, archived: ArchiveExtent) -> bool:
@@ -153,8 +153,8 @@ def _words(archived: ArchiveExtent) -> str:
     )
 
 
-def _as_object(archived: ArchiveExtent, *, told: bool) -> dict[str, object]:
-    found: dict[str, object] = dataclasses.asdict(archived)
-    del found["ends_ms"]
+def _as_object(archived: ArchiveExtent, *, is_told: bool) -> dict[str, object]:
+    fields: dict[str, object] = dataclasses.asdict(archived)
+    del fields["ends_ms"]
     time = text.iso(archived.ends_ms) if archived.through else None
-    return {**found, "time": time, "told": told}
+    return {**fields, "time": time, "told": is_told}

@@ -5,7 +5,6 @@
 
 import dataclasses
 import sys
-from pathlib import Path
 
 import typer
 
@@ -20,7 +19,7 @@ from cli.spark.claimed_states import (
     with_open_ends,
 )
 from cli.spark.job_runner import Job, check_html, run_job, save_html, write_result
-from cli.spark.spark_flags import SparkFlags
+from cli.spark.spark_flags import AuditFlags, SparkFlags
 from eventstore.errors import UsageError
 from projections.audit.audit_outcome import Outcome
 from projections.audit.log_summary import restored_text
@@ -34,17 +33,7 @@ _TOO_LARGE = (
 )
 
 
-def run_audit(
-    flags: SparkFlags,
-    at: str | None,
-    html: Path | None,
-    *,
-    stored: bool,
-    alone: bool,
-    cluster: bool,
-    as_json: bool,
-    spark: bool,
-) -> None:
+def run_audit(flags: SparkFlags, options: AuditFlags, *, as_json: bool, spark: bool) -> None:
     """Audit, print the report, also as HTML into a file; raise typer.Exit if there are violations.
 
     Brokers are not queried if it is as of a moment ``at``, because they know only the present, or
@@ -52,7 +41,8 @@ def run_audit(
     Without ``spark`` in this process, else only small logs. Raises NoLiveBroker if the broker is to
     be compared and does not answer, and OutOfMemory without Spark for a log that needs it.
     """
-    if stored and alone:
+    at, html, stored = options.at, options.html, options.stored
+    if stored and options.no_broker:
         raise UsageError("--stored and --no-broker cannot be combined")
     if stored and at is not None:
         raise UsageError(
@@ -61,8 +51,8 @@ def run_audit(
     if html is not None:
         check_html(html)
     moment = None if at is None else parse_point(at)
-    nobody = alone or moment is not None
-    gather = no_claims if nobody else claims_of_projections if stored else claims_of_brokers
+    alone = options.no_broker or moment is not None
+    gather = no_claims if alone else claims_of_projections if stored else claims_of_brokers
 
     # A given master asks for Spark.
     small = flags.master is not None or is_submitted()
@@ -70,9 +60,11 @@ def run_audit(
 
     def work(job: Job, claims: ClaimedStates) -> Outcome:
         with job.busy("auditing") as tell:
-            found = audit(job.log, claims.rows, cluster=cluster, progress=tell, local=limits)
-        nodes, notes = [], [*found.notes, *claims.notes]
-        for node in found.nodes:
+            result = audit(
+                job.log, claims.rows, cluster=options.cluster, progress=tell, local=limits
+            )
+        nodes, notes = [], [*result.notes, *claims.notes]
+        for node in result.nodes:
             end, owner = claims.ends.get(node.node), claims.owners.get(node.node)
             if end is not None:
                 node = dataclasses.replace(node, doubts=(*node.doubts, end))
@@ -80,7 +72,7 @@ def run_audit(
                 notes.append(restored_text(owner, node.node))
                 node = dataclasses.replace(node, node=owner)
             nodes.append(node)
-        return dataclasses.replace(found, nodes=tuple(nodes), notes=tuple(notes))
+        return dataclasses.replace(result, nodes=tuple(nodes), notes=tuple(notes))
 
     outcome = run_job(
         flags,

@@ -56,9 +56,9 @@ def with_open_ends(gather: GatherClaims) -> GatherClaims:
     It raises StoreGone for a log whose files are not where its broker stored them.
     """
 
-    async def gather_all(found: Found) -> ClaimedStates:
-        claims = await gather(found)
-        for log in found.logs:
+    async def gather_all(place: Found) -> ClaimedStates:
+        claims = await gather(place)
+        for log in place.logs:
             await require_stored(log)
             if log.unproven is not None:
                 node = owner = log.stream.removeprefix(LOG_STREAM_PREFIX)
@@ -72,29 +72,29 @@ def with_open_ends(gather: GatherClaims) -> GatherClaims:
     return gather_all
 
 
-async def claims_of_brokers(found: Found) -> ClaimedStates:
+async def claims_of_brokers(place: Found) -> ClaimedStates:
     """Return the state of the brokers of all logs once the logs contain it.
 
     Raises NoLiveBroker, or Unanswered.
     """
     claims = ClaimedStates()
-    for log in found.logs:
+    for log in place.logs:
         node = await log.node()
         if not log.live:
             raise _no_broker(node, f"no broker is running on {log.where}")
-        said = await _of_broker(log, node)
-        claims.rows += _claims_in(node, said)
+        state = await _of_broker(log, node)
+        claims.rows += _claims_in(node, state)
     return claims
 
 
-async def claims_of_projections(found: Found) -> ClaimedStates:
+async def claims_of_projections(place: Found) -> ClaimedStates:
     """Return the stored projections of all logs; raises Unsettled, or LogUnavailable."""
     claims = ClaimedStates()
-    for log in found.logs:
+    for log in place.logs:
         node = await log.node()
         stored = await ProjectionReader(log, node, progress).all()
-        _, last = await log.bounds()
-        claims.rows += _stored(node, stored, position(last + 1, 0))
+        _, last_sequence = await log.bounds()
+        claims.rows += _stored(node, stored, position(last_sequence + 1, 0))
         claims.notes += _unusable(node, stored)
     return claims
 
@@ -102,11 +102,11 @@ async def claims_of_projections(found: Found) -> ClaimedStates:
 async def _of_broker(log: LogSource, node: str) -> LiveState:
     broker = StateClient(log, node)
     try:
-        said = await broker.all()
-        await broker.until_stored(said.end)
+        state = await broker.all()
+        await broker.until_stored(state.end)
     except NoBroker as error:
         raise _no_broker(error.node, error.why) from None
-    return said
+    return state
 
 
 def _no_broker(node: str, why: str) -> NoLiveBroker:
@@ -116,11 +116,11 @@ def _no_broker(node: str, why: str) -> NoLiveBroker:
     )
 
 
-def _claims_in(node: str, said: LiveState) -> Iterator[StateClaim]:
-    yield StateClaim(BROKER, node, ALL, "", said.begun, None)
-    for page in said.pages:
-        for kind, some in ((SESSION, page.sessions), (RETAINED, page.retained)):
-            for name, digest in some.items():
+def _claims_in(node: str, state: LiveState) -> Iterator[StateClaim]:
+    yield StateClaim(BROKER, node, ALL, "", state.begun, None)
+    for page in state.pages:
+        for kind, digests in ((SESSION, page.sessions), (RETAINED, page.retained)):
+            for name, digest in digests.items():
                 yield StateClaim(BROKER, node, kind, name, page.bound, _hex(digest))
 
 
@@ -148,8 +148,8 @@ def _unusable(node: str, stored: StoredProjections) -> Iterator[str]:
     if stored.useless is not None:
         yield f"a start would ignore {of} and read the whole log: {stored.useless}"
     if stored.damaged:
-        some = text.several(map(str, stored.damaged), len(stored.damaged))
-        yield f"{of}: messages {some} cannot be read"
+        numbers = text.several(map(str, stored.damaged), len(stored.damaged))
+        yield f"{of}: messages {numbers} cannot be read"
     if stored.torn:
         yield f"{of}: {text.count_of(len(stored.torn), 'session')} stored in part"
 

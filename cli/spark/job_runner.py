@@ -97,15 +97,15 @@ def run_job(
 
         async def before() -> tuple[Found, dict[str, str], _Gathered]:
             async with contextlib.AsyncExitStack() as client:
-                found = await find(started, client, flags)
-                return found, await until(found, at), await gather(found)
+                place = await find(started, client, flags)
+                return place, await until(place, at), await gather(place)
 
-        found, option, gathered = runner.run(before())
+        place, option, gathered = runner.run(before())
         result = idle(gathered)
         if result is not None:
             return result
         with contextlib.ExitStack() as session:
-            options = {**found.options, **option}
+            options = {**place.options, **option}
 
             def start() -> "SparkSession":
                 if too_large is not None:
@@ -115,7 +115,7 @@ def run_job(
                 session.enter_context(_ended_by(signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
                 return spark
 
-            job = Job(start, options, found)
+            job = Job(start, options, place)
             # A program that spark-submit runs must start it, or YARN takes it for failed.
             if too_large is None and (is_submitted() or not when_needed):
                 with busy("starting Spark"):
@@ -123,9 +123,9 @@ def run_job(
             return work(job, gathered)
 
 
-def _log_bytes(given: Mapping[str, str]) -> int:
+def _log_bytes(log_options: Mapping[str, str]) -> int:
     """Return the approximate bytes of the records that a job may read."""
-    options = SourceOptions.read(given)
+    options = SourceOptions.read(log_options)
     return sum(map(bytes_of, plan_ranges(find_logs(options), options, options.pushed)))
 
 
@@ -225,8 +225,8 @@ class Tasks:
                     self._known[stage] = info.numCompletedTasks, info.numTasks
             for stage in self._known.keys() - active:
                 self._known[stage] = self._known[stage][1], self._known[stage][1]
-        done = sum(done for done, _ in self._known.values())
-        return done, sum(total for _, total in self._known.values())
+        count = sum(count for count, _ in self._known.values())
+        return count, sum(total for _, total in self._known.values())
 
 
 def none() -> tuple[int, int]:
@@ -280,6 +280,6 @@ def _watch(says: list[str], tasks: Callable[[], tuple[int, int]], ended: threadi
     ) as bar:
         shown = bar.add_task(says[0], total=None, tasks="")
         while not ended.wait(_UPDATE_EVERY):
-            done, total = tasks()
-            of = f"{done}/{total} tasks" if total else ""
-            bar.update(shown, description=says[0], completed=done, total=total or None, tasks=of)
+            count, total = tasks()
+            of = f"{count}/{total} tasks" if total else ""
+            bar.update(shown, description=says[0], completed=count, total=total or None, tasks=of)

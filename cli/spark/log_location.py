@@ -77,11 +77,11 @@ def _archive_alone(archive: dict[str, str], flags: SparkFlags) -> Found:
     where = f"archive {directory_text(flags.archive or '')}"
     if flags.source.verbose:
         write_notice(f"reading {where}")
-    wanted = {**archive, "stream": named_stream(flags.source) or "*"}
-    options = SourceOptions.read(wanted)
+    query = {**archive, "stream": named_stream(flags.source) or "*"}
+    options = SourceOptions.read(query)
     archived = join_with_archive(options, [], find_in_archive(options))
     names = tuple(stored.stream for stored in archived)
-    return Found(wanted, where=where, streams=names, archived=archived)
+    return Found(query, where=where, streams=names, archived=archived)
 
 
 def absolute(path: str) -> str:
@@ -101,7 +101,7 @@ def absolute(path: str) -> str:
     return place
 
 
-async def until(found: Found, at: PointSpec | None) -> dict[str, str]:
+async def until(place: Found, at: PointSpec | None) -> dict[str, str]:
     """Return the option for the end of the log to read.
 
     Raises UsageError for a moment after the end of the log, CutOff for a deleted one; without a
@@ -109,34 +109,34 @@ async def until(found: Found, at: PointSpec | None) -> dict[str, str]:
     """
     if at is None:
         return {}
-    said = _moment_text(found, at)
-    for log in found.logs:
-        if "archive" not in found.options and await cut_off(log, at):
+    point = _moment_text(place, at)
+    for log in place.logs:
+        if "archive" not in place.options and await cut_off(log, at):
             raise CutOff(f"no records of {at.text}: {log.beginning()}")
         if at.position is not None:
             await point_at(log, at)
-    return _known(found, {"until": said})
+    return _known(place, {"until": point})
 
 
-def since(found: Found, begin: PointSpec | None) -> dict[str, str]:
+def since(place: Found, begin: PointSpec | None) -> dict[str, str]:
     """Return the option for the start of the log to read; raises as :func:`until`."""
-    return {} if begin is None else _known(found, {"from": _moment_text(found, begin)})
+    return {} if begin is None else _known(place, {"from": _moment_text(place, begin)})
 
 
-def _known(found: Found, option: dict[str, str]) -> dict[str, str]:
+def _known(place: Found, option: dict[str, str]) -> dict[str, str]:
     """Return an option; raises BadOption or CutOff if the archive does not contain that point."""
-    options = SourceOptions.read({**found.options, **option})
-    plan_ranges(found.archived, options, options.pushed)
+    options = SourceOptions.read({**place.options, **option})
+    plan_ranges(place.archived, options, options.pushed)
     return option
 
 
-def _moment_text(found: Found, moment: PointSpec) -> str:
+def _moment_text(place: Found, moment: PointSpec) -> str:
     if moment.time_ms is not None:
         return text.iso(moment.time_ms)
-    if len(found.streams) > 1:
+    if len(place.streams) > 1:
         raise UsageError(
-            f"a position belongs to one log, but there are {len(found.streams)} on "
-            f"{found.where}: give --node, or a time"
+            f"a position belongs to one log, but there are {len(place.streams)} on "
+            f"{place.where}: give --node, or a time"
         )
     return moment.text
 
@@ -160,7 +160,7 @@ def _require_reachable(settings: LogSettings, flags: SparkFlags) -> None:
 
 
 def _access(access: ConnectionOptions) -> dict[str, str]:
-    given = {
+    fields = {
         "nats": ",".join(access.urls),
         "user": access.user,
         "password": access.password,
@@ -171,7 +171,7 @@ def _access(access: ConnectionOptions) -> dict[str, str]:
         "key": _path(access.tls_key),
         "domain": access.domain,
     }
-    return {key: value for key, value in given.items() if value is not None}
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _path(path: Path | None) -> str | None:

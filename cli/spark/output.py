@@ -80,11 +80,11 @@ def as_of(log: Log) -> str:
     ends = json.loads(log.options.get("until", "{}"))
     if not isinstance(ends, dict):
         return "before the first record"
-    said = [
+    places = [
         _place(parse_position(end)) + (f" of {stream}" if len(ends) > 1 else "")
         for stream, end in ends.items()
     ]
-    return f"as of {', '.join(said)}" if said else "before the first record"
+    return f"as of {', '.join(places)}" if places else "before the first record"
 
 
 def _place(end: Position) -> str:
@@ -95,7 +95,7 @@ def _place(end: Position) -> str:
 
 def write_rows(
     job: Job,
-    found: DataFrame,
+    frame: DataFrame,
     to: OutputTarget,
     order: Sequence[str],
     columns: Sequence[Column[Row]],
@@ -104,13 +104,13 @@ def write_rows(
 ) -> None:
     """Write rows of a ``noun``; to stdout in ``order``, as a table with ``columns``."""
     if to.limit is not None:
-        found = found.orderBy(*order).limit(to.limit)
+        frame = frame.orderBy(*order).limit(to.limit)
     if to.directory is not None:
         with job.busy("rebuilding and writing"):
-            rows = save(found, to)
+            rows = save(frame, to)
         write_result(f"{text.count_of(rows, noun)} {when} in {directory_text(to.directory)}")
         return
-    ordered = found.orderBy(*order)
+    ordered = frame.orderBy(*order)
     if to.format == "json":
         with _made(job, as_text_columns(ordered)) as made:
             for row in made.toLocalIterator():
@@ -124,19 +124,19 @@ def write_rows(
     write_result(f"{text.count_of(table.rows, noun)} {when}")
 
 
-def _in_milliseconds(found: DataFrame) -> DataFrame:
+def _in_milliseconds(frame: DataFrame) -> DataFrame:
     """Return rows with times as Unix times, independent of time zones."""
-    times = [one.name for one in found.schema if isinstance(one.dataType, TimestampType)]
-    return found.withColumns({name: F.unix_millis(name) for name in times})
+    times = [column.name for column in frame.schema if isinstance(column.dataType, TimestampType)]
+    return frame.withColumns({name: F.unix_millis(name) for name in times})
 
 
-def as_text_columns(found: DataFrame) -> DataFrame:
+def as_text_columns(frame: DataFrame) -> DataFrame:
     """Return rows in text form: positions as 5.0, times and payloads as text.
 
     A payload that is not UTF-8 is in base64, in a column of its own.
     """
     columns: list[SparkColumn] = []
-    for field in found.schema:
+    for field in frame.schema:
         column = F.col(f"`{field.name}`")
         if isinstance(field.dataType, BinaryType):
             readable = F.try_validate_utf8(column.cast("string"))
@@ -144,16 +144,18 @@ def as_text_columns(found: DataFrame) -> DataFrame:
             columns += [readable.alias(field.name), base64.alias(f"{field.name}_base64")]
         else:
             columns.append(_as_text(column, field.dataType, field.name).alias(field.name))
-    return found.select(*columns)
+    return frame.select(*columns)
 
 
 def _as_text(column: SparkColumn, kind: DataType, name: str) -> SparkColumn:
     if isinstance(kind, StructType):
-        inner = [_as_text(column[one.name], one.dataType, one.name).alias(one.name) for one in kind]
+        inner = [
+            _as_text(column[part.name], part.dataType, part.name).alias(part.name) for part in kind
+        ]
         return F.when(column.isNotNull(), F.struct(*inner))
     if isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
         element = kind.elementType
-        return F.transform(column, lambda one: _as_text(one, element, name))
+        return F.transform(column, lambda part: _as_text(part, element, name))
     if isinstance(kind, TimestampType | TimestampNTZType):
         return F.date_format(column, _ISO)
     if isinstance(kind, LongType) and name in _POSITIONS:
@@ -164,17 +166,17 @@ def _as_text(column: SparkColumn, kind: DataType, name: str) -> SparkColumn:
 
 def _object(row: Row) -> dict[str, Any]:
     """Return a row as a JSON object, with the payload either as text or in base64."""
-    found = row.asDict(recursive=True)
-    for name in [key for key in found if key.endswith("_base64")]:
+    fields = row.asDict(recursive=True)
+    for name in [key for key in fields if key.endswith("_base64")]:
         plain = name.removesuffix("_base64")
-        found.pop(name if found[name] is None else plain)
-    return found
+        fields.pop(name if fields[name] is None else plain)
+    return fields
 
 
 @contextlib.contextmanager
-def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
+def _made(job: Job, frame: DataFrame) -> Iterator[DataFrame]:
     """Yield rows that are complete before the first is written."""
-    kept = found.persist(StorageLevel.DISK_ONLY)
+    kept = frame.persist(StorageLevel.DISK_ONLY)
     try:
         with job.busy("rebuilding"):
             kept.count()
@@ -183,10 +185,10 @@ def _made(job: Job, found: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def save(found: DataFrame, to: OutputTarget) -> int:
+def save(frame: DataFrame, to: OutputTarget) -> int:
     """Write rows to the directory; return their number."""
     counted = Observation("rows")
-    seen = found.observe(counted, F.count(F.lit(1)).alias("rows"))
+    seen = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
     directory = to.directory or ""
     if to.format == "json":
         as_text_columns(seen).write.json(directory)

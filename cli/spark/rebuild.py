@@ -10,7 +10,7 @@ from cli.common.tables import Column
 from cli.logs.point_resolution import parse_point
 from cli.spark.job_runner import Job, nothing, run_job
 from cli.spark.output import as_of, output_target, write_rows
-from cli.spark.spark_flags import SparkFlags
+from cli.spark.spark_flags import RebuildFlags, SparkFlags
 from eventstore.format.positions import format_position
 from spark.jobs.jobs import rebuild
 
@@ -129,26 +129,19 @@ _VIEWS = {
 }
 
 
-def run_rebuild(
-    flags: SparkFlags,
-    what: str,
-    at: str | None,
-    output: str | None,
-    format_: str | None,
-    limit: int | None,
-) -> None:
+def run_rebuild(flags: SparkFlags, what: str, options: RebuildFlags) -> None:
     """Rebuild one of the projections and write it.
 
     Raises UsageError for invalid flags, CutOff for a deleted moment.
     """
     view = _VIEWS[what]
-    to = output_target(output, format_, limit)
-    moment = None if at is None else parse_point(at)
+    to = output_target(options.output, options.format, options.limit)
+    moment = None if options.at is None else parse_point(options.at)
 
     def work(job: Job, _nothing: None) -> None:
         with job.busy("reading the log"):
             log = job.log.pinned()
-            found = rebuild(log, what)
-        write_rows(job, found, to, view.order, view.columns, view.noun, as_of(log))
+            frame = rebuild(log, what)
+        write_rows(job, frame, to, view.order, view.columns, view.noun, as_of(log))
 
     run_job(flags, moment, nothing, work)

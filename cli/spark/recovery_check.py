@@ -41,9 +41,9 @@ def run_recovery_check(flags: SparkFlags, *, alone: bool, as_json: bool) -> bool
 
     def work(job: Job, claims: ClaimedStates) -> RecoveryOutcome:
         with job.busy("checking the recovery") as tell:
-            found = recovery_check(job.log, claims.rows, tell=tell)
+            result = recovery_check(job.log, claims.rows, tell=tell)
         ends = tuple(map(statement, claims.ends.values()))
-        return dataclasses.replace(found, notes=(*found.notes, *claims.notes, *ends))
+        return dataclasses.replace(result, notes=(*result.notes, *claims.notes, *ends))
 
     gather = with_open_ends(no_claims if alone else claims_of_brokers)
     outcome = run_job(flags, None, gather, work)
@@ -101,10 +101,10 @@ def _start_lines(node: NodeRecovery) -> Iterator[str]:
         yield f"node {text.name(node.node)}: the log contains no start"
         return
     yield f"node {text.name(node.node)}: {_start(node.start)}"
-    for title, some in (("it had", _KEPT), ("since then", _SINCE)):
-        counts = ((getattr(node, field), one, many) for field, one, many in some)
-        said = (f"{count:,} {one if count == 1 else many}" for count, one, many in counts)
-        yield f"  {title}: {', '.join(said)}"
+    for title, figures in (("it had", _KEPT), ("since then", _SINCE)):
+        counts = ((getattr(node, field), noun, many) for field, noun, many in figures)
+        parts = (f"{count:,} {noun if count == 1 else many}" for count, noun, many in counts)
+        yield f"  {title}: {', '.join(parts)}"
 
 
 def _start(start: BrokerStart) -> str:
@@ -132,12 +132,12 @@ def recovery_object(outcome: RecoveryOutcome) -> dict[str, object]:
         "nodes": [_node_object(node) for node in outcome.nodes],
         "compared": [
             {
-                "node": one.node,
-                "sessions": one.sessions,
-                "retained": one.retained,
-                "as_of": format_position(one.as_of),
+                "node": comparison.node,
+                "sessions": comparison.sessions,
+                "retained": comparison.retained,
+                "as_of": format_position(comparison.as_of),
             }
-            for one in outcome.compared
+            for comparison in outcome.compared
         ],
         "seconds": round(outcome.seconds, 3),
         "notes": list(outcome.notes),
@@ -146,9 +146,9 @@ def recovery_object(outcome: RecoveryOutcome) -> dict[str, object]:
 
 def _node_object(node: NodeRecovery) -> dict[str, object]:
     start = node.start
-    told = None
+    start_object = None
     if start is not None:
-        told = {
+        start_object = {
             "position": format_position(start.at),
             "time": text.iso(start.time_ms),
             "crashed": start.crashed,
@@ -157,7 +157,7 @@ def _node_object(node: NodeRecovery) -> dict[str, object]:
     fields = {field: getattr(node, field) for field, *_ in (*_KEPT, *_SINCE)}
     return {
         "node": node.node,
-        "start": told,
+        "start": start_object,
         **fields,
         **proof_object(node.proven, node.doubts),
     }

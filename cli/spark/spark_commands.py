@@ -1,54 +1,24 @@
 """The commands ``foldmq audit`` and ``foldmq spark``: jobs on the whole log."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.common.option_groups import with_option_groups
 from cli.logs.source_flags import SourceFlags, with_source_flags
-from cli.program.common_flags import At, End, Json, Start
+from cli.program.common_flags import Json
 from cli.program.help_pages import Program
-from cli.spark.spark_flags import SparkFlags, with_spark_flags, with_spark_flags_but_archive
-
-_MAX = 2**31 - 1
-"""Maximum number of rows of a Spark query."""
-_LEVELS = 65_536
-"""Maximum number of topic levels: a topic has at most 65,535 bytes."""
-
-_Output = Annotated[
-    str | None,
-    typer.Option("--output", metavar="DIR", help="Directory to create. [default: stdout]"),
-]
-_Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="FORMAT",
-        help="table or json; with --output, parquet or json. [default: the first]",
-    ),
-]
-_Html = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
-]
-_Limit = Annotated[
-    int | None,
-    typer.Option("--limit", metavar="N", min=1, max=_MAX, help="Print at most N rows."),
-]
-
-_Stored = Annotated[
-    bool,
-    typer.Option("--stored", help="Compare with the stored projections instead of the broker."),
-]
-_NoBroker = Annotated[
-    bool,
-    typer.Option("--no-broker", help="Audit only the log, without comparing with the broker."),
-]
-_Cluster = Annotated[
-    bool,
-    typer.Option("--cluster", help="Treat the nodes as one cluster: each session has one owner."),
-]
+from cli.spark.spark_flags import (
+    ArchiveFlag,
+    AuditFlags,
+    RebuildFlags,
+    SessionFlags,
+    SparkFlags,
+    StatsFlags,
+    spark_flags,
+    with_spark_flags,
+)
 
 spark_app = Program(no_args_is_help=True)
 rebuild_app = Program(no_args_is_help=True)
@@ -88,15 +58,12 @@ _REBUILT = {
 
 def _rebuilding(what: str) -> Callable[..., None]:
     def rebuilt(
-        spark: SparkFlags,
-        at: At = None,
-        output: _Output = None,
-        format_: _Format = None,
-        limit: _Limit = None,
+        source: SourceFlags, options: RebuildFlags, archive: ArchiveFlag, session: SessionFlags
     ) -> None:
+        spark = spark_flags(source, session, archive.archive)
         from cli.spark import rebuild
 
-        rebuild.run_rebuild(spark, what, at, output, format_, limit)
+        rebuild.run_rebuild(spark, what, options)
 
     return with_spark_flags(rebuilt)
 
@@ -106,15 +73,8 @@ for _what, _help in _REBUILT.items():
 
 
 @with_source_flags
-def _audit_here(
-    source: SourceFlags,
-    at: At = None,
-    html: _Html = None,
-    stored: _Stored = False,
-    no_broker: _NoBroker = False,
-    cluster: _Cluster = False,
-    as_json: Json = False,
-) -> None:
+@with_option_groups
+def _audit_here(source: SourceFlags, options: AuditFlags, as_json: Json = False) -> None:
     """Check the guarantees of MQTT over the whole log.
 
     Did the broker do what MQTT promises: was every message delivered, once and in order? Also
@@ -124,20 +84,18 @@ def _audit_here(
     """
     from cli.spark import audit
 
-    how = {"stored": stored, "alone": no_broker, "cluster": cluster, "as_json": as_json}
-    audit.run_audit(SparkFlags(source), at, html, **how, spark=False)
+    audit.run_audit(SparkFlags(source), options, as_json=as_json, spark=False)
 
 
 @spark_app.command("audit")
 @with_spark_flags
 def _audit(
-    spark: SparkFlags,
-    at: At = None,
-    html: _Html = None,
-    stored: _Stored = False,
-    no_broker: _NoBroker = False,
-    cluster: _Cluster = False,
+    source: SourceFlags,
+    options: AuditFlags,
+    *,
     as_json: Json = False,
+    archive: ArchiveFlag,
+    session: SessionFlags,
 ) -> None:
     """Check the guarantees of MQTT over the whole log.
 
@@ -145,26 +103,29 @@ def _audit(
     the log, except with --at. Prints a report. Exits with 1 if there are violations, and prints
     their positions.
     """
+    spark = spark_flags(source, session, archive.archive)
     from cli.spark import audit
 
-    how = {"stored": stored, "alone": no_broker, "cluster": cluster, "as_json": as_json}
-    audit.run_audit(spark, at, html, **how, spark=True)
+    audit.run_audit(spark, options, as_json=as_json, spark=True)
 
 
 @spark_app.command("archive")
-@with_spark_flags_but_archive
+@with_spark_flags
 def _archive(
-    spark: SparkFlags,
+    source: SourceFlags,
+    *,
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="Directory or s3:// URI, created if missing.")
     ],
     as_json: Json = False,
+    session: SessionFlags,
 ) -> None:
     """Archive new records of the log as Parquet files.
 
     Each run continues where the last one ended, and notifies the broker of the archived position.
     With keep_until_archived, the broker deletes only archived records.
     """
+    spark = spark_flags(source, session)
     from cli.spark import archive
 
     archive.run_archive(spark, directory, as_json=as_json)
@@ -173,12 +134,15 @@ def _archive(
 @spark_app.command("recovery-check")
 @with_spark_flags
 def _recovery_check(
-    spark: SparkFlags,
+    source: SourceFlags,
+    *,
     no_broker: Annotated[
         bool,
         typer.Option("--no-broker", help="Check only the log, without comparing with the broker."),
     ] = False,
     as_json: Json = False,
+    archive: ArchiveFlag,
+    session: SessionFlags,
 ) -> None:
     """Check that a restarted broker recovered its state.
 
@@ -186,6 +150,7 @@ def _recovery_check(
     acknowledged or in flight before must exist afterwards. Exits with 1 if anything is missing or
     wrong, and prints the positions.
     """
+    spark = spark_flags(source, session, archive.archive)
     from cli.spark import recovery_check
 
     if not recovery_check.run_recovery_check(spark, alone=no_broker, as_json=as_json):
@@ -195,43 +160,20 @@ def _recovery_check(
 @spark_app.command("stats")
 @with_spark_flags
 def _stats(
-    spark: SparkFlags,
-    by: Annotated[
-        str,
-        typer.Option("--by", metavar="KEYS", help="Group by some of topic,client,qos."),
-    ] = "topic",
-    levels: Annotated[
-        int,
-        typer.Option(
-            "--levels", metavar="N", min=1, max=_LEVELS, help="Number of topic levels to group by."
-        ),
-    ] = 2,
-    window: Annotated[
-        str, typer.Option("--window", metavar="TIME", help="Length of a time window: 10s, 1m, 1h.")
-    ] = "1m",
-    start: Start = None,
-    end: End = None,
-    top: Annotated[
-        int | None,
-        typer.Option(
-            "--top", metavar="N", min=1, max=_MAX, help="Number of groups to print. [default: 20]"
-        ),
-    ] = None,
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output", metavar="DIR", help="Directory to create, with all windows as Parquet."
-        ),
-    ] = None,
-    html: _Html = None,
+    source: SourceFlags,
+    options: StatsFlags,
+    *,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, with all groups or --top.")
     ] = False,
+    archive: ArchiveFlag,
+    session: SessionFlags,
 ) -> None:
     """Show statistics of the traffic.
 
     Messages, bytes, mean and peak rates, and what grows.
     """
+    spark = spark_flags(source, session, archive.archive)
     from cli.spark import stats
 
-    stats.run_stats(spark, (start, end), by, levels, window, output, top, html, as_json=as_json)
+    stats.run_stats(spark, options, as_json=as_json)

@@ -1,14 +1,15 @@
 """The flags of every ``foldmq spark`` command: the log, and how to run Spark."""
 
-import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
+from cli.common.option_groups import with_option_groups
 from cli.logs.source_flags import SourceFlags, with_source_flags
+from cli.program.common_flags import At, End, Start
 from eventstore.errors import UsageError
 
 MASTER = "local[*]"
@@ -34,81 +35,107 @@ class SparkFlags:
         return self.master is not None or self.memory is not None or bool(self.conf)
 
 
-_Archive = Annotated[
-    str | None,
-    typer.Option(
-        "--archive",
-        metavar="DIR",
-        help="Read this archive; with --data-dir or --nats-url also the rest of the log.",
-    ),
+@dataclass(frozen=True, slots=True)
+class ArchiveFlag:
+    """An archive to read."""
+
+    archive: Annotated[str | None, typer.Option("--archive", metavar="DIR")] = None
+    """Read this archive; with --data-dir or --nats-url also the rest of the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFlags:
+    """How to start Spark."""
+
+    master: Annotated[str | None, typer.Option("--master", metavar="MASTER")] = None
+    """Spark master: local[N] with N cores, spark://..., yarn, k8s://... [default: local[*]]"""
+    memory: Annotated[str | None, typer.Option("--memory", metavar="SIZE")] = None
+    """Heap size of Spark's JVM, without its Python workers. [default: 2g]"""
+    conf: Annotated[list[str] | None, typer.Option("--conf", metavar="KEY=VALUE")] = None
+    """Spark setting. May be repeated."""
+
+
+_MAX_ROWS = 2**31 - 1
+"""Maximum number of rows of a Spark query."""
+_MAX_LEVELS = 65_536
+"""Maximum number of topic levels: a topic has at most 65,535 bytes."""
+
+_Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Also write the report as HTML."),
 ]
-_Master = Annotated[
-    str | None,
-    typer.Option(
-        "--master",
-        metavar="MASTER",
-        help="Spark master: local[N] with N cores, spark://..., yarn, k8s://... [default: "
-        f"{MASTER}]",
-        show_default=False,
-    ),
-]
-_Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help=f"Heap size of Spark's JVM, without its Python workers. [default: {MEMORY}]",
-        show_default=False,
-    ),
-]
-_Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="Spark setting. May be repeated."),
-]
-_OWN: dict[str, object] = {"master": _Master, "memory": _Memory, "conf": _Conf}
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildFlags:
+    """The moment of a projection, and its output."""
+
+    at: At = None
+    output: Annotated[str | None, typer.Option("--output", metavar="DIR")] = None
+    """Directory to create. [default: stdout]"""
+    format: Annotated[str | None, typer.Option("--format", metavar="FORMAT")] = None
+    """table or json; with --output, parquet or json. [default: the first]"""
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=1, max=_MAX_ROWS)] = None
+    """Print at most N rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFlags:
+    """What an audit compares, and its report."""
+
+    at: At = None
+    html: _Html = None
+    stored: Annotated[bool, typer.Option("--stored")] = False
+    """Compare with the stored projections instead of the broker."""
+    no_broker: Annotated[bool, typer.Option("--no-broker")] = False
+    """Audit only the log, without comparing with the broker."""
+    cluster: Annotated[bool, typer.Option("--cluster")] = False
+    """Treat the nodes as one cluster: each session has one owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatsFlags:
+    """The groups and the period of statistics, and their output."""
+
+    by: Annotated[str, typer.Option("--by", metavar="KEYS")] = "topic"
+    """Group by some of topic,client,qos."""
+    levels: Annotated[int, typer.Option("--levels", metavar="N", min=1, max=_MAX_LEVELS)] = 2
+    """Number of topic levels to group by."""
+    window: Annotated[str, typer.Option("--window", metavar="TIME")] = "1m"
+    """Length of a time window: 10s, 1m, 1h."""
+    start: Start = None
+    end: End = None
+    top: Annotated[int | None, typer.Option("--top", metavar="N", min=1, max=_MAX_ROWS)] = None
+    """Number of groups to print. [default: 20]"""
+    output: Annotated[str | None, typer.Option("--output", metavar="DIR")] = None
+    """Directory to create, with all windows as Parquet."""
+    html: _Html = None
 
 
 def with_spark_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to ``command``, whose first parameter is a SparkFlags."""
-    return _with_flags(command, {"archive": _Archive, **_OWN})
+    """Add the flags to ``command``, whose first parameter is a SourceFlags; others are groups."""
+    return with_source_flags(with_option_groups(command), verbose=_VERBOSE)
 
 
-def with_spark_flags_but_archive(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the flags to a command without --archive, or with its own."""
-    return _with_flags(command, _OWN)
+def spark_flags(
+    source: SourceFlags, session: SessionFlags, archive: str | None = None
+) -> SparkFlags:
+    """Return the common flags of a job; raises FoldmqError if Spark cannot be started so."""
+    from spark.runtime.java import find_java
+    from spark.runtime.session import check_settings, is_submitted, require_pyspark
+
+    check_settings(session.master or MASTER, session.memory or MEMORY)
+    require_pyspark()
+    if not is_submitted():
+        find_java()
+    return SparkFlags(source, archive, session.master, session.memory, _conf(session.conf))
 
 
-def _with_flags(command: Callable[..., None], added: dict[str, object]) -> Callable[..., None]:
-    def run(source: SourceFlags, **values: Any) -> None:
-        from spark.runtime.java import find_java
-        from spark.runtime.session import check_settings, is_submitted, require_pyspark
-
-        check_settings((values["master"] or MASTER), (values["memory"] or MEMORY))
-        require_pyspark()
-        if not is_submitted():
-            find_java()
-        conf = _conf(values.pop("conf"))
-        archive = values.pop("archive") if "archive" in added else None
-        flags = SparkFlags(source, archive, values.pop("master"), values.pop("memory"), conf)
-        command(flags, **values)
-
-    own = list(inspect.signature(command).parameters.values())[1:]
-    first = inspect.Parameter("source", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = [first, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-        for name, kind in added.items()
-    ]
-    made: Any = functools.wraps(command)(run)
-    made.__signature__ = inspect.Signature(parameters)
-    return with_source_flags(made, verbose=_VERBOSE)
-
-
-def _conf(given: list[str] | None) -> dict[str, str]:
+def _conf(settings: list[str] | None) -> dict[str, str]:
     conf: dict[str, str] = {}
-    for one in given or ():
-        key, equals, value = one.partition("=")
+    for setting in settings or ():
+        key, equals, value = setting.partition("=")
         if not equals or not key.startswith("spark."):
-            raise UsageError(f"not a Spark setting: {one!r}; must be spark.KEY=VALUE")
+            raise UsageError(f"not a Spark setting: {setting!r}; must be spark.KEY=VALUE")
         conf[key] = value
     return conf

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, final
 
-from cli.commands.status_totals import added_up
+from cli.commands.status import added_up
 from cli.common import text
 from cli.logs.log_brokers import LogBrokers
 

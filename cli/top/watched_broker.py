@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.commands.actor_list import sort_key
-from cli.commands.status_totals import add_free_space
+from cli.commands.status import add_free_space
 from cli.logs.broker_client import LiveBroker, TooLarge
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.reconnecting_client import ReconnectingClient

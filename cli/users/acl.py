@@ -3,15 +3,15 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import typer
 
 from actors.access import rules_file
-from actors.access.rules import Action, Explanation, Permissions, Rule
+from actors.access.rules import Explanation, Permissions, Rule
 from cli.common import text
 from cli.settings.setting_sources import CONFIG_VARIABLE
 from cli.settings.settings import load_settings
+from cli.users.acl_command import QueryFlags
 from eventstore.errors import UsageError
 from protocol.mqtt.topics import (
     TopicError,
@@ -22,27 +22,11 @@ from protocol.mqtt.topics import (
     validate_topic_name,
 )
 
-NO_USER = "-"
-"""Stands for clients without a user name."""
 _LONGEST = 300
 """Maximum number of characters shown of a rule."""
 
 
-class PermissionQuery(NamedTuple):
-    """An action of a client to check."""
-
-    user: str | None
-    client: str
-    action: Action
-    topic: str
-    """A topic filter, for a subscription or a replay."""
-    groups: Sequence[str] = ()
-    """Groups of the user besides those in the file, as from a token."""
-
-
-def check_permission(
-    question: PermissionQuery, permissions: Path | None, config: Path | None, *, as_json: bool
-) -> bool:
+def check_permission(question: QueryFlags, *, as_json: bool) -> bool:
     """Print whether it is allowed and the rule that decides; return whether it is.
 
     Raises UsageError for an invalid topic or without a file, ConfigError and PermissionFileError
@@ -53,9 +37,9 @@ def check_permission(
         validate(question.topic)
     except TopicError as error:
         raise UsageError(f"{text.name(question.topic)}: {error.reason}") from None
-    given = _permissions(permissions, config)
-    explained = _explain(given, question)
-    groups = sorted(given.groups_of(question.user).union(question.groups))
+    rules = _permissions(question.permissions, question.config)
+    explained = _explain(rules, question)
+    groups = sorted(rules.groups_of(question.user_name).union(question.groups or ()))
     typer.echo(_json(explained) if as_json else _sentence(question, groups, explained))
     return explained.allowed
 
@@ -63,25 +47,27 @@ def check_permission(
 def _permissions(path: Path | None, config: Path | None) -> Permissions:
     if path is not None:
         return rules_file.load(path)
-    found = load_settings({}, os.environ, config)
-    if found.permissions is not None:
-        return rules_file.load(found.permissions)
+    settings = load_settings({}, os.environ, config)
+    if settings.permissions is not None:
+        return rules_file.load(settings.permissions)
     if config is None and not os.environ.get(CONFIG_VARIABLE):
         raise UsageError("give --permissions FILE, or the broker's settings with --config FILE")
     return Permissions()
 
 
-def _explain(permissions: Permissions, question: PermissionQuery) -> Explanation:
+def _explain(permissions: Permissions, question: QueryFlags) -> Explanation:
     publish = question.action == "publish"
     reserved = is_reserved_topic if publish else is_reserved_filter
     if reserved(question.topic) and not (publish and is_bridge_state(question.topic)):
         return Explanation(False, None, "reserved for the broker, whatever the permissions")
-    access = permissions.access(question.user, question.groups, question.client)
+    access = permissions.access(question.user_name, question.groups or (), question.client)
     return access.explain(question.action, question.topic)
 
 
-def _sentence(question: PermissionQuery, groups: Sequence[str], explained: Explanation) -> str:
-    user = "no user" if question.user is None else f"user {text.name(question.user)}"
+def _sentence(question: QueryFlags, groups: Sequence[str], explained: Explanation) -> str:
+    user = "no user"
+    if question.user_name is not None:
+        user = f"user {text.name(question.user_name)}"
     if groups:
         user += f" (groups {', '.join(map(text.name, groups))})"
     verb = f"{question.action}{' to' if question.action == 'subscribe' else ''}"

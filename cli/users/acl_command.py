@@ -1,10 +1,12 @@
 """The command ``foldmq acl``."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from cli.common.option_groups import with_option_groups
 from cli.program.common_flags import Json
 from cli.program.help_pages import Program
 
@@ -43,44 +45,34 @@ def _import(
         raise typer.Exit(1)
 
 
+@dataclass(frozen=True, slots=True)
+class QueryFlags:
+    """An action of a client, and the permissions."""
+
+    user: Annotated[str, typer.Argument(metavar="USER")]
+    """User name; - for a client without one."""
+    client: Annotated[str, typer.Argument(metavar="CLIENT")]
+    """Client identifier."""
+    action: Annotated[Literal["publish", "subscribe", "history"], typer.Argument(metavar="ACTION")]
+    """Action to check: publish, subscribe, or history, which replays need besides."""
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")]
+    """Topic, or topic filter to subscribe to."""
+    permissions: Annotated[Path | None, typer.Option("--permissions", metavar="FILE")] = None
+    """Permission file. [default: the setting permissions]"""
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE")] = None
+    """TOML file with the broker's settings."""
+    groups: Annotated[list[str] | None, typer.Option("--group", metavar="GROUP")] = None
+    """Group of the user from a token. May be repeated."""
+
+    @property
+    def user_name(self) -> str | None:
+        """The user; None: the client has no user name."""
+        return None if self.user == "-" else self.user
+
+
 @_app.command("check")
-def _check(
-    user: Annotated[
-        str, typer.Argument(metavar="USER", help="User name; - for a client without one.")
-    ],
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Client identifier.")],
-    action: Annotated[
-        Literal["publish", "subscribe", "history"],
-        typer.Argument(
-            metavar="ACTION",
-            help="Action to check: publish, subscribe, or history, which replays need besides.",
-        ),
-    ],
-    topic: Annotated[
-        str, typer.Argument(metavar="TOPIC", help="Topic, or topic filter to subscribe to.")
-    ],
-    permissions: Annotated[
-        Path | None,
-        typer.Option(
-            "--permissions",
-            metavar="FILE",
-            help="Permission file. [default: the setting permissions]",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="TOML file with the broker's settings."),
-    ] = None,
-    groups: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--group",
-            metavar="GROUP",
-            help="Group of the user from a token. May be repeated.",
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@with_option_groups
+def _check(query: QueryFlags, as_json: Json = False) -> None:
     """Check whether a client may publish, subscribe, or read the past.
 
     Prints the rule that decides. Exits with 0 if it is allowed, with 1 if it is denied.
@@ -88,7 +80,5 @@ def _check(
     # Other commands do not load the code for permissions.
     from cli.users import acl
 
-    who = None if user == acl.NO_USER else user
-    question = acl.PermissionQuery(who, client, action, topic, groups or ())
-    if not acl.check_permission(question, permissions, config, as_json=as_json):
+    if not acl.check_permission(query, as_json=as_json):
         raise typer.Exit(1)

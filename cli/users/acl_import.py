@@ -52,15 +52,15 @@ def import_acl(source: Path, output: Path | None) -> bool:
     """
     if output is not None and output.exists():
         raise ConfigError(f"{output}: exists already: choose another file, or remove it")
-    found = read_acl(source)
-    for number, reason in found.problems:
+    result = read_acl(source)
+    for number, reason in result.problems:
         sys.stderr.write(f"{source}:{number}: {text.escaped(reason, 500)}\n")
     if output is None:
-        sys.stdout.write(found.toml)
+        sys.stdout.write(result.toml)
     else:
-        line_files.write_lines(output, line_files.lines_of(found.toml))
+        line_files.write_lines(output, line_files.lines_of(result.toml))
         sys.stdout.write(f"written to {output}: name it with the setting permissions\n")
-    return not found.problems
+    return not result.problems
 
 
 def read_acl(source: Path) -> AclImport:
@@ -75,12 +75,12 @@ def read_acl(source: Path) -> AclImport:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{source}:{line}: not UTF-8 text") from None
-    found = translate(content, str(source))
+    result = translate(content, str(source))
     try:
-        rules_file.parse_rules(source, found.toml)
+        rules_file.parse_rules(source, result.toml)
     except rules_file.PermissionFileError as error:
         raise ConfigError(str(error)) from None
-    return found
+    return result
 
 
 def translate(content: str, name: str) -> AclImport:
@@ -109,16 +109,16 @@ def _read(content: str, problems: list[tuple[int, str]]) -> Iterator[_Line]:
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
-        keyword, _, rest = line.partition(" ")
-        rest = rest.strip()
-        if keyword == "user" and rest:
-            whose = rest
-            if "*" in rest:
+        keyword, _, words = line.partition(" ")
+        words = words.strip()
+        if keyword == "user" and words:
+            whose = words
+            if "*" in words:
                 problems.append((number, "a * in a user name stands for any text in foldmq"))
-        elif keyword in ("topic", "pattern") and rest:
-            access, _, topic = rest.partition(" ")
+        elif keyword in ("topic", "pattern") and words:
+            access, _, topic = words.partition(" ")
             if not topic:
-                access, topic = "readwrite", rest
+                access, topic = "readwrite", words
             if access not in _ACCESS:
                 problems.append((number, f"{access} is not read, write, readwrite or deny"))
                 continue

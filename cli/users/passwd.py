@@ -59,14 +59,14 @@ def set_user(path: Path, user: str, password: bytes, iterations: int = ITERATION
             without_scram = str(error)
     with line_files.locked(path):
         content = _read_if_there(path)
-        known = user in passwords.parse_users(path, content)
+        exists = user in passwords.parse_users(path, content)
         lines = line_files.lines_of(content)
-        if known:
+        if exists:
             lines = [line if _names(old, user) else old for old in lines]
         else:
             lines.append(line)
         line_files.write_lines(path, lines)
-    return UserSet(not known, without_scram)
+    return UserSet(not exists, without_scram)
 
 
 def delete_user(path: Path, user: str) -> None:
@@ -119,7 +119,9 @@ def import_users(path: Path, source: Path) -> Imported:
     return Imported(
         added=tuple(added),
         kept=tuple(u for u, stored in theirs.items() if ours.get(u, stored) != stored),
-        weak=sum(not passwords.is_argon2(passwords.hash_part(one)) for one in added.values()),
+        weak=sum(
+            not passwords.is_argon2(passwords.hash_part(user_hash)) for user_hash in added.values()
+        ),
     )
 
 

@@ -3,12 +3,14 @@
 import getpass
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.common import text
+from cli.common.option_groups import with_option_groups
 from cli.program.help_pages import Program
 from eventstore.errors import UsageError
 
@@ -21,56 +23,36 @@ def register_passwd_command(app: Program) -> None:
     app.command("passwd")(_passwd)
 
 
-def _passwd(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Password file, created if missing.")
-    ],
-    user: Annotated[str | None, typer.Argument(metavar="USER", help="User name.")] = None,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the user.")] = False,
-    from_stdin: Annotated[
-        bool,
-        typer.Option("--password-stdin", help="Read the password from the first line of stdin."),
-    ] = False,
-    listing: Annotated[
-        bool, typer.Option("--list", help="List the users and the types of their hashes.")
-    ] = False,
-    scram: Annotated[
-        bool,
-        typer.Option("--scram/--no-scram", help="Also store keys for SCRAM-SHA-256 (MQTT 5)."),
-    ] = True,
-    iterations: Annotated[
-        int | None,
-        typer.Option(
-            "--scram-iterations",
-            metavar="NUMBER",
-            help="Cost of the SCRAM keys, which clients pay at each login. Default: 15000.",
-        ),
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--import",
-            metavar="MOSQUITTO_FILE",
-            help="Add the users of a Mosquitto password file, with their passwords.",
-        ),
-    ] = None,
-    reload: Annotated[
-        bool,
-        typer.Option("--reload", help="Then make the running broker read its settings again."),
-    ] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--data-dir", metavar="DIR", help="Data directory of the broker, for --reload."
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", metavar="FILE", help="TOML file of the broker's settings, for --reload."
-        ),
-    ] = None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _PasswdFlags:
+    """The change of a password file."""
+
+    file: Annotated[Path, typer.Argument(metavar="FILE")]
+    """Password file, created if missing."""
+    user: Annotated[str | None, typer.Argument(metavar="USER")] = None
+    """User name."""
+    delete: Annotated[bool, typer.Option("--delete")] = False
+    """Delete the user."""
+    from_stdin: Annotated[bool, typer.Option("--password-stdin")] = False
+    """Read the password from the first line of stdin."""
+    lists: Annotated[bool, typer.Option("--list")] = False
+    """List the users and the types of their hashes."""
+    scram: Annotated[bool, typer.Option("--scram/--no-scram")] = True
+    """Also store keys for SCRAM-SHA-256 (MQTT 5)."""
+    iterations: Annotated[int | None, typer.Option("--scram-iterations", metavar="NUMBER")] = None
+    """Cost of the SCRAM keys, which clients pay at each login. Default: 15000."""
+    source: Annotated[Path | None, typer.Option("--import", metavar="MOSQUITTO_FILE")] = None
+    """Add the users of a Mosquitto password file, with their passwords."""
+    reload: Annotated[bool, typer.Option("--reload")] = False
+    """Then make the running broker read its settings again."""
+    data_dir: Annotated[Path | None, typer.Option("--data-dir", metavar="DIR")] = None
+    """Data directory of the broker, for --reload."""
+    config: Annotated[Path | None, typer.Option("--config", metavar="FILE")] = None
+    """TOML file of the broker's settings, for --reload."""
+
+
+@with_option_groups
+def _passwd(flags: _PasswdFlags) -> None:
     """Manage the users of a password file.
 
     Creates a user, changes a password, or deletes a user. A running broker applies the changes at
@@ -80,52 +62,52 @@ def _passwd(
     from actors.access.scram import ITERATIONS
     from cli.users import passwd
 
-    alone = listing or source is not None
-    if (listing and source is not None) or alone == (user is not None):
+    file, name = flags.file, flags.user or ""
+    alone = flags.lists or flags.source is not None
+    if (flags.lists and flags.source is not None) or alone == (flags.user is not None):
         raise UsageError("give USER, --list or --import")
-    if alone and (delete or from_stdin):
+    if alone and (flags.delete or flags.from_stdin):
         raise UsageError("--delete and --password-stdin need a USER")
-    if (alone or delete or not scram) and (iterations is not None):
+    if (alone or flags.delete or not flags.scram) and flags.iterations is not None:
         raise UsageError("--scram-iterations is for setting a password with SCRAM keys")
-    if (alone or delete) and not scram:
+    if (alone or flags.delete) and not flags.scram:
         raise UsageError("--no-scram is for setting a password")
-    if (data_dir is not None or config is not None) and not reload:
+    if (flags.data_dir is not None or flags.config is not None) and not flags.reload:
         raise UsageError("--data-dir and --config are for --reload")
-    if listing:
-        for name, kind in passwd.list_users(file):
-            typer.echo(f"{text.name(name)} {kind}")
+    if flags.lists:
+        for user, kind in passwd.list_users(file):
+            typer.echo(f"{text.name(user)} {kind}")
         return
-    if source is not None:
-        _print_result(file, passwd.import_users(file, source))
-        _apply(file, data_dir, config, reload=reload)
-        return
-    name = user or ""
-    if delete:
+    if flags.source is not None:
+        _print_result(file, passwd.import_users(file, flags.source))
+    elif flags.delete:
         passwd.delete_user(file, name)
         typer.echo(f"user {text.escaped(name)} deleted from {file}")
-        _apply(file, data_dir, config, reload=reload)
-        return
-    password = _read_password(from_stdin=from_stdin)
-    cost = (ITERATIONS if iterations is None else iterations) if scram else 0
-    made = passwd.set_user(file, name, password, cost)
-    typer.echo(f"user {text.escaped(name)} {'added to' if made.new else 'changed in'} {file}")
-    if made.without_scram:
-        typer.echo(f"this password cannot be used with SCRAM-SHA-256: {made.without_scram}")
-    _apply(file, data_dir, config, reload=reload)
+    else:
+        password = _read_password(from_stdin=flags.from_stdin)
+        cost = (ITERATIONS if flags.iterations is None else flags.iterations) if flags.scram else 0
+        made = passwd.set_user(file, name, password, cost)
+        typer.echo(f"user {text.escaped(name)} {'added to' if made.new else 'changed in'} {file}")
+        if made.without_scram:
+            typer.echo(f"this password cannot be used with SCRAM-SHA-256: {made.without_scram}")
+    _apply(flags)
 
 
-def _apply(file: Path, data_dir: Path | None, config: Path | None, *, reload: bool) -> None:
+def _apply(flags: _PasswdFlags) -> None:
     """Make the running broker use the file, or say how."""
-    if not reload:
-        own = (file.parent / "node").exists()  # the file is in a data directory
-        place = f" --data-dir {shlex.quote(str(file.parent))}" if own else ""
+    if not flags.reload:
+        directory = flags.file.parent
+        is_in_data = (directory / "node").exists()
+        place = f" --data-dir {shlex.quote(str(directory))}" if is_in_data else ""
         typer.echo(f"a running broker uses it after a reload: foldmq reload{place}")
         return
     from cli.commands import reload as operator_reload
     from cli.logs.source_flags import SourceFlags
 
-    given: dict[str, object] = {} if data_dir is None else {"data_dir": str(data_dir)}
-    operator_reload.reload_settings(SourceFlags(given, config))
+    settings: dict[str, object] = (
+        {} if flags.data_dir is None else {"data_dir": str(flags.data_dir)}
+    )
+    operator_reload.reload_settings(SourceFlags(settings, flags.config))
 
 
 def _print_result(file: Path, imported: "Imported") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cli.commands.status_totals import add_free_space
+from cli.commands.status import add_free_space
 from cli.logs.broker_client import TooLarge
 from cli.top.rates import Rates, totals_of_logs, waiting
 from cli.web.svg_charts import Chart, chart

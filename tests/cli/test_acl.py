@@ -1,4 +1,4 @@
-"""``foldmq acl check``: its output and its exit codes."""
+"""``foldmq acl``: permissions are checked, and rules of Mosquitto imported."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 from harness import forkserver
 from harness.broker import environment
 
-pytestmark = pytest.mark.system
+from actors.access.rules_file import parse_rules
+from cli.users.acl_import import translate
 
 RULES = """
 [groups]
@@ -45,6 +46,7 @@ def check(path: Path, *arguments: str) -> tuple[int, list[str]]:
     return code, out.splitlines()
 
 
+@pytest.mark.system
 def test_allowed(path: Path) -> None:
     assert check(path, "ann", "c1", "publish", "orders/c1") == (
         0,
@@ -55,11 +57,13 @@ def test_allowed(path: Path) -> None:
     )
 
 
+@pytest.mark.system
 def test_a_group_from_a_token(path: Path) -> None:
     assert check(path, "bob", "c1", "publish", "orders/c1")[0] == 1
     assert check(path, "bob", "c1", "publish", "orders/c1", "--group", "vouched")[0] == 0
 
 
+@pytest.mark.system
 def test_denied_by_a_rule(path: Path) -> None:
     assert check(path, "bob", "c1", "subscribe", "plant/a/secret") == (
         1,
@@ -70,6 +74,7 @@ def test_denied_by_a_rule(path: Path) -> None:
     )
 
 
+@pytest.mark.system
 def test_denied_as_no_rule_allows_it(path: Path) -> None:
     assert check(path, "-", "c1", "publish", "plant/a") == (
         1,
@@ -77,6 +82,7 @@ def test_denied_as_no_rule_allows_it(path: Path) -> None:
     )
 
 
+@pytest.mark.system
 def test_a_subscription_of_which_topics_are_denied(path: Path) -> None:
     code, lines = check(path, "bob", "c1", "subscribe", "plant/#")
     assert code == 0
@@ -86,6 +92,7 @@ def test_a_subscription_of_which_topics_are_denied(path: Path) -> None:
     ]
 
 
+@pytest.mark.system
 def test_a_subscription_of_which_a_part_would_be_allowed(path: Path) -> None:
     code, lines = check(path, "bob", "c1", "subscribe", "+/a")
     assert code == 1
@@ -93,6 +100,7 @@ def test_a_subscription_of_which_a_part_would_be_allowed(path: Path) -> None:
     assert lines[3].strip().startswith("allow publish and subscribe plant/# (")
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(("action", "topic"), [("publish", "$SYS/a"), ("subscribe", "$JS/#")])
 def test_topics_reserved_for_the_broker(path: Path, action: str, topic: str) -> None:
     path.write_text('[[allow]]\nboth = ["#", "$SYS/#", "$JS/#"]\n')
@@ -101,6 +109,7 @@ def test_topics_reserved_for_the_broker(path: Path, action: str, topic: str) -> 
     assert "reserved for the broker" in lines[0]
 
 
+@pytest.mark.system
 def test_json(path: Path) -> None:
     code, lines = check(path, "bob", "c1", "subscribe", "plant/#", "--json")
     assert code == 0
@@ -110,6 +119,7 @@ def test_json(path: Path) -> None:
     assert [row["where"] for row in said["partly"]] == [f"{path}:13: [[deny]] 1"]
 
 
+@pytest.mark.system
 def test_the_file_is_found_through_the_settings(path: Path, tmp_path: Path) -> None:
     config = tmp_path / "foldmq.toml"
     config.write_text(f'permissions = "{path}"\n')
@@ -128,6 +138,7 @@ def test_the_file_is_found_through_the_settings(path: Path, tmp_path: Path) -> N
     assert err == "foldmq: give --permissions FILE, or the broker's settings with --config FILE\n"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("action", "topic", "reason"),
     [
@@ -145,6 +156,7 @@ def test_invalid_topics(path: Path, action: str, topic: str, reason: str) -> Non
     assert len(err) < 300
 
 
+@pytest.mark.system
 def test_a_bad_file(path: Path) -> None:
     path.write_text("[[allow]]\nboth = ['a#']\n")
     code, out, err = run("bob", "c1", "publish", "a", "--permissions", str(path))
@@ -156,6 +168,7 @@ def test_a_bad_file(path: Path) -> None:
     assert "cannot read permissions" in err
 
 
+@pytest.mark.system
 def test_hostile_names_are_harmless(path: Path) -> None:
     path.write_text('[[allow]]\nusers = ["*"]\nboth = ["%u/#"]\n[[deny]]\nboth = ["\\u202ex"]\n')
     nasty = "\x1b[2J\u202e" + "x" * 5000
@@ -168,3 +181,102 @@ def test_hostile_names_are_harmless(path: Path) -> None:
     code, lines = check(path, "bob", "c", "publish", "\u202ex")
     assert code == 1
     assert all(line.isprintable() for line in lines)
+
+
+ACL = """\
+# general
+topic read news/#
+topic deny news/secret
+
+user ann
+topic readwrite home/ann/#
+topic write log/ann
+topic deny home/ann/safe
+topic readwrite plain/topic with space
+topic write cost/50%u
+
+user bob builder
+topic read home/#
+
+pattern write dev/%c/up
+pattern read dev/%u/down
+pattern read shared/#
+"""
+
+
+def permits(toml: str, user: str | None, action: str, topic: str, client: str = "c1") -> bool:
+    access = parse_rules(Path("x"), toml).access(user, (), client)
+    return access.explain(action, topic).allowed  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("user", "action", "topic", "allowed"),
+    [
+        (None, "subscribe", "news/a", True),
+        (None, "publish", "news/a", False),
+        (None, "subscribe", "news/secret", False),
+        ("ann", "subscribe", "news/a", False),  # only for clients without a user name
+        ("ann", "publish", "home/ann/x", True),
+        ("ann", "subscribe", "home/ann/x", True),
+        ("ann", "publish", "home/ann/safe", False),
+        ("ann", "publish", "log/ann", True),
+        ("ann", "subscribe", "log/ann", False),
+        ("ann", "publish", "plain/topic with space", True),
+        ("ann", "publish", "cost/50%u", True),
+        ("ann", "publish", "cost/50ann", False),
+        ("bob builder", "subscribe", "home/x", True),
+        ("bob builder", "publish", "home/x", False),
+        ("ann", "publish", "dev/c1/up", True),
+        ("ann", "publish", "dev/c2/up", False),
+        (None, "publish", "dev/c1/up", True),
+        ("ann", "subscribe", "dev/ann/down", True),
+        ("ann", "subscribe", "dev/bob/down", False),
+        (None, "subscribe", "shared/x", True),
+    ],
+)
+def test_rules(user: str | None, action: str, topic: str, allowed: bool) -> None:
+    found = translate(ACL, "acl")
+    assert found.problems == ()
+    assert permits(found.toml, user, action, topic) is allowed
+
+
+def test_lines_that_cannot_be_translated_are_named() -> None:
+    content = "topic a\ntopic maybe b\nnonsense\nuser x*\ntopic c\nuser ann\ntopic a/#/b\ntopic d\n"
+    found = translate(content, "acl")
+    assert [number for number, _ in found.problems] == [2, 3, 4, 5, 7]
+    assert permits(found.toml, "ann", "publish", "d")
+    assert not permits(found.toml, "xy", "publish", "c")
+
+
+def test_a_denial_by_a_pattern_is_stricter() -> None:
+    found = translate("user ann\ntopic a/#\npattern deny a/b\n", "acl")
+    ((number, reason),) = found.problems
+    assert number == 3
+    assert reason.startswith("translated, but stricter")
+    assert not permits(found.toml, "ann", "publish", "a/b")
+    assert translate("pattern read a/#\npattern deny a/b\n", "acl").problems == ()
+
+
+@pytest.mark.system
+def test_the_command(tmp_path: Path) -> None:
+    source, output = tmp_path / "acl", tmp_path / "permissions.toml"
+    source.write_bytes(b"\xef\xbb\xbf" + ACL.encode())
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code, out, err = forkserver.run(["acl", *arguments], environment(), 60)
+        return code, out.decode(), err.decode()
+
+    assert run("import", str(source)) == (0, translate(ACL, str(source)).toml, "")
+    assert run("import", str(source), "--output", str(output))[0] == 0
+    asked = ("check", "ann", "c1", "publish", "home/ann/x", "--permissions", str(output))
+    assert run(*asked)[0] == 0
+    assert "exists already" in run("import", str(source), "--output", str(output))[2]
+    source.write_text(ACL + "what\n")
+    code, out, err = run("import", str(source))
+    assert (code, out) == (1, translate(ACL, str(source)).toml)
+    assert err == f"{source}:18: not a line of an acl_file: what\n"
+    source.write_text("")
+    code, _, err = run("import", str(source))
+    assert code == 78
+    assert "nothing is allowed" in err
+    assert "cannot read" in run("import", str(tmp_path / "none"))[2]

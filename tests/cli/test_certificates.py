@@ -10,12 +10,14 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from harness import forkserver
 from harness.broker import environment
-from harness.certs import Authority
+from harness.certs import Authority, Pair
 
 from actors.inspection.status_metrics import METRICS
 from cli.commands.advice import Advice
 from cli.commands.certificate_advice import advise_on_certificates
 from cli.serve.certificates import read_certificates, with_files
+from cli.serve.edge_factory import cluster_authorities
+from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings, load_settings
 
 DAY_MS = 86_400_000
@@ -211,3 +213,36 @@ def test_config_check(authority: Authority, tmp_path: Path, expired: bool) -> No
     assert code == (78 if expired else 0)
     assert ("has expired" if expired else "warning: the certificate of tls://") in said
     assert (b"is valid" in out) is not expired
+
+
+def settings(pair: Pair, authority: Authority) -> Settings:
+    return Settings(
+        cluster_tls_cert=pair.certificate,
+        cluster_tls_key=pair.key,
+        cluster_tls_ca=authority.file,
+    )
+
+
+def test_authorities_are_distinguished_by_digests(tmp_path: Path) -> None:
+    one, two = (Authority(tmp_path / name, name) for name in ("one", "two"))
+    found = [cluster_authorities(settings(made.node("node"), made)) for made in (one, two)]
+    assert all(found)
+    assert found[0] != found[1]
+    assert cluster_authorities(settings(one.node("other"), one)) == found[0]
+    assert not cluster_authorities(Settings())
+    one.file.write_bytes(one.file.read_bytes() + two.file.read_bytes())
+    both = cluster_authorities(settings(one.node("node"), one))
+    assert sorted(both.split(",")) == sorted(found)
+
+
+def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+    """Its node would start, and the clients that it passes on would wait for ever."""
+    one, two = (Authority(tmp_path / name, name) for name in ("one", "two"))
+    with pytest.raises(ConfigError, match="other nodes would not accept it"):
+        cluster_authorities(settings(one.node("node"), two))
+
+
+def test_a_certificate_that_is_only_a_servers_is_refused(tmp_path: Path) -> None:
+    one = Authority(tmp_path)
+    with pytest.raises(ConfigError, match="other nodes would not accept it"):
+        cluster_authorities(settings(one.server(), one))

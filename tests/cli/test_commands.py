@@ -20,6 +20,7 @@ from harness import forkserver
 from harness.broker import free_port
 
 from cli.clients import client_session, connection, message_text
+from cli.clients.client_options import BrokerFlags
 from cli.common import interpreter
 from cli.common.package_version import version
 from cli.common.units import Address
@@ -291,7 +292,7 @@ def test_which_failures_to_connect_may_pass(
         raise error
 
     monkeypatch.setattr(mqtt.Client, "connect", fail)
-    target = connection.find_target("host", 1, None, None, None)
+    target = connection.target_of(BrokerFlags("host", 1))
     made = connection.new_client(target, SESSION)
     with pytest.raises(connection.ClientError) as raised:
         connection.connect(made, target, SESSION)
@@ -493,22 +494,24 @@ def test_connection_lost_before_the_acknowledgement() -> None:
 
 
 def test_target_from_url() -> None:
-    target = connection.find_target("ignored", 1, None, None, "mqtt://ann:p%40ss@[::1]:1884")
+    target = connection.target_of(BrokerFlags("ignored", 1, url="mqtt://ann:p%40ss@[::1]:1884"))
     assert target == connection.Target(Address("::1", 1884), "ann", "p@ss")
-    target = connection.find_target("ignored", 1, "ann", "pass", "mqtt://localhost")
+    target = connection.target_of(
+        BrokerFlags("ignored", 1, username="ann", password="pass", url="mqtt://localhost")
+    )
     assert target == connection.Target(Address("localhost", 1883), "ann", "pass")
 
 
 @pytest.mark.parametrize("url", ["mqtts://ann:sesame@[::1", "mqtt://ann:sesame@[x]:1", "mqtt://"])
 def test_a_url_that_is_none_is_not_shown(url: str) -> None:
     with pytest.raises(connection.BadArgumentError, match="--url must be") as raised:
-        connection.find_target("ignored", 1, None, None, url)
+        connection.target_of(BrokerFlags("ignored", 1, url=url))
     assert "sesame" not in str(raised.value)
 
 
 @pytest.mark.parametrize("where", [("a..b", 1883), ("x" * 64, 1883), ("127.0.0.1", 0)])
 def test_an_invalid_host_or_port_is_one_line(where: tuple[str, int]) -> None:
-    target = connection.find_target(*where, None, None, None)
+    target = connection.target_of(BrokerFlags(*where))
     made = connection.new_client(target, SESSION)
     with pytest.raises(connection.BadArgumentError, match="is not a valid host and port"):
         connection.connect(made, target, SESSION)

@@ -250,7 +250,7 @@ def test_mosquittos_settings_become_those_of_foldmq(tmp_path: Path) -> None:
     (tmp_path / "acl").write_text("user ann\ntopic read a/#\nwrong\n")
     conf.write_text(CONF.format(more=more))
     result = ImportedSettings(conf, tmp_path / "new")
-    assert import_mosquitto_settings(result).database is None
+    assert import_mosquitto_settings(result) is None
     result.write()
     written = tomllib.loads((tmp_path / "new" / "foldmq.toml").read_text())
     listeners = written.pop("listen")

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from nats.aio.client import Client
+from answeringbroker import AnsweringBroker, Answers
 
 from cli.commands import actor_list, bulk_change, remove
 from cli.commands.actor_list import LOG_COLUMN, fetch, gather, gather_top
 from cli.commands.actor_page import broker_of
+from cli.commands.command_flags import ChangeOptions
 from cli.commands.receivers import outcome_lines, preview
-from cli.commands.status import status_lines
-from cli.commands.status_totals import added_up
+from cli.commands.status import added_up, status_lines
 from cli.logs.broker_client import LiveBroker, NoAnswer, NoLiveBroker, Refused, TooLarge
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers, log_of_session
@@ -26,27 +26,13 @@ from eventstore.format.positions import position
 from eventstore.partitions import partition_names, partition_of
 
 LOGS = partition_names("n", 3)
-Answers = dict[str, Any]
-
-
-class AnsweringBroker(LiveBroker):
-    """Answers with what it was given, or raises it."""
-
-    def __init__(self, log: str, answer: Callable[[str, Answers], Answers]) -> None:
-        super().__init__(log, "here", cast("Client", None), log)
-        object.__setattr__(self, "answer", answer)
-
-    answer: Callable[[str, Answers], Answers]
-
-    async def ask(self, endpoint: str, /, **request: Any) -> Answers:
-        return self.answer(endpoint, request)
 
 
 def brokers_of(answer: Callable[[str, str, Answers], Answers]) -> LogBrokers:
     """Return brokers of all logs; ``answer`` gets the log, the endpoint and the request."""
 
     def of(log: str) -> LiveBroker:
-        return AnsweringBroker(log, lambda endpoint, request: answer(log, endpoint, request))
+        return AnsweringBroker(lambda endpoint, request: answer(log, endpoint, request), log)
 
     return LogBrokers([of(log) for log in LOGS], LOGS)
 
@@ -76,9 +62,9 @@ async def test_rows_of_all_logs_name_their_log() -> None:
 
 
 async def test_a_single_log_is_not_named() -> None:
-    one = LogBrokers([AnsweringBroker("", lambda *_: page({"n": 1}, total=1))])
+    one = LogBrokers([AnsweringBroker(lambda *_: page({"n": 1}, total=1))])
     assert await gather(one, "sessions", None) == ([{"n": 1}], 1)
-    chosen = LogBrokers([AnsweringBroker("n-p1", lambda *_: page({"n": 1}, total=1))], LOGS)
+    chosen = LogBrokers([AnsweringBroker(lambda *_: page({"n": 1}, total=1), "n-p1")], LOGS)
     assert await gather(chosen, "sessions", None) == ([{"n": 1}], 1)
 
 
@@ -152,7 +138,7 @@ async def test_a_broker_that_is_not_ready_is_not_asked_again() -> None:
         async def request(self, _subject: str, _data: bytes, **_more: float) -> SimpleNamespace:
             return SimpleNamespace(data=b'{"error": "it has just started", "not_ready": true}')
 
-    starting = LiveBroker("n-p0", "here", cast("Client", Starting()), "n-p0")
+    starting = LiveBroker("n-p0", "here", cast("Any", Starting()), "n-p0")
     (_, ready, _) = brokers_of(lambda log, *_: {"node": log}).present
     brokers = LogBrokers([starting, ready], LOGS)
     found = await brokers.any(lambda broker: broker.ask("retained"))
@@ -211,7 +197,7 @@ def test_changes_of_several_logs_name_them() -> None:
     assert done.recorded() == ", recorded at 13.0 of log n-p0, 4.0 of log n-p1"
 
 
-YES = bulk_change.ChangeOptions(yes=True, dry_run=False)
+YES = ChangeOptions(yes=True)
 
 
 @pytest.mark.parametrize("refused", [False, True])

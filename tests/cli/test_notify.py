@@ -54,10 +54,11 @@ class Manager:
         self._socket.close()
 
 
-@pytest.fixture(params=["file", "abstract"])
+@pytest.fixture
 def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
     name = f"@foldmq-{secrets.token_hex(8)}"
-    made = Manager(name if request.param == "abstract" else str(tmp_path / "notify"))
+    is_abstract = getattr(request, "param", "file") == "abstract"
+    made = Manager(name if is_abstract else str(tmp_path / "notify"))
     yield made
     made.close()
 
@@ -71,6 +72,7 @@ def broker(manager: Manager, tmp_path: Path) -> Iterator[Broker]:
     made.clean_up()
 
 
+@pytest.mark.parametrize("manager", ["file", "abstract"], indirect=True)
 def test_a_start_a_reload_and_an_end_are_reported(manager: Manager, broker: Broker) -> None:
     broker.start()
     until(lambda: manager.said("READY"), "READY")

@@ -16,7 +16,7 @@ from typing import Any, cast
 import nats.errors
 import pytest
 import typer
-from nats.aio.client import Client
+from answeringbroker import AnsweringBroker, broker_with
 from typer.testing import CliRunner
 
 import actors
@@ -31,6 +31,7 @@ from cli.commands.actor_list import (
     NO_ORDER,
     SESSION_TYPES,
     STATES,
+    Tree,
     check_word,
     gather_top,
     id_order,
@@ -41,13 +42,17 @@ from cli.commands.actor_page import (
     read_session,
     subscription_lines,
 )
-from cli.commands.actor_tree import Tree
+from cli.commands.command_flags import (
+    ActorListFlags,
+    ChangeOptions,
+    RowFlags,
+)
 from cli.commands.receivers import outcome_lines
 from cli.commands.remove import remove_offline
 from cli.commands.session_list import session_selection
 from cli.common import tables, text
 from cli.logs import broker_client
-from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
+from cli.logs.broker_client import NoLiveBroker, Refused, TooLarge
 from cli.logs.broker_search import open_brokers
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
@@ -74,23 +79,6 @@ from projections.views.vocabulary import json_object, plain
 
 HOSTILE = "a\x1b[2J\n\u202e<b>"
 NOW = 1_795_271_187_000
-
-
-class AnsweringBroker(LiveBroker):
-    """Answers with what it was given, and keeps what it was asked."""
-
-    def __init__(self, answers: Any) -> None:
-        super().__init__("n1", "here", cast("Client", None))
-        object.__setattr__(self, "answers", answers)
-        object.__setattr__(self, "asked", [])
-
-    answers: Any
-    asked: list[tuple[str, dict[str, Any]]]
-
-    async def ask(self, endpoint: str, /, **request: Any) -> dict[str, Any]:
-        self.asked.append((endpoint, request))
-        found: dict[str, Any] = self.answers(endpoint, request)
-        return found
 
 
 # ----------------------------------------------------------------------------------- tables
@@ -227,7 +215,7 @@ def test_actors_are_in_the_order_of_their_numbers() -> None:
 # ---------------------------------------------------------------------------------- asking
 
 
-ASK = bulk_change.ChangeOptions(yes=False, dry_run=False)
+ASK = ChangeOptions()
 
 
 @pytest.fixture
@@ -268,7 +256,7 @@ async def test_without_a_terminal_confirmation_is_an_error(monkeypatch: pytest.M
 
 async def test_a_dry_run_lists_all_and_wins_over_yes(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [f"  {number}" for number in range(30)]
-    manner = bulk_change.ChangeOptions(yes=True, dry_run=True)
+    manner = ChangeOptions(yes=True, dry_run=True)
     assert not await bulk_change.confirmed(lines, "remove 30 sessions", manner)
     shown = capsys.readouterr()
     assert shown.out.splitlines() == lines
@@ -309,7 +297,7 @@ def test_results_and_refusals_are_printed(capsys: pytest.CaptureFixture[str]) ->
         bulk_change.ChangeResult(),
         "removed",
         "session",
-        bulk_change.ChangeOptions(yes=True, dry_run=True),
+        ChangeOptions(yes=True, dry_run=True),
     )
     assert capsys.readouterr() == ("", "")
 
@@ -358,11 +346,7 @@ async def test_a_session_is_read_in_parts_that_fit(count: int | None, shown: int
 
 
 async def test_a_change_without_an_answer_may_be_done() -> None:
-    class Silent:
-        async def request(self, *_arguments: object, **_options: object) -> Any:
-            raise TimeoutError
-
-    broker = LiveBroker("n1", "here", cast("Client", Silent()))
+    broker = broker_with(TimeoutError())
     with pytest.raises(NoLiveBroker, match=r"does not answer: time-out$"):
         await broker.ask("status")
     with pytest.raises(NoLiveBroker) as said:
@@ -374,11 +358,7 @@ async def test_a_change_without_an_answer_may_be_done() -> None:
 
 
 async def test_a_change_without_a_responder_is_not_done() -> None:
-    class Nobody:
-        async def request(self, *_arguments: object, **_options: object) -> Any:
-            raise nats.errors.NoRespondersError
-
-    broker = LiveBroker("n1", "here", cast("Client", Nobody()))
+    broker = broker_with(nats.errors.NoRespondersError())
     with pytest.raises(NoLiveBroker, match=r"answers on here: check that it is running$"):
         await bulk_change.change(broker, "kick", bulk_change.ChangeResult(), client="c")
 
@@ -500,13 +480,19 @@ def test_a_session_is_not_listed_as_working_for_itself() -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"type": "sesion"}, 'unknown type "sesion": must be one of broker, inspector, session, '),
-        ({"state": "x\x1b"}, 'unknown state "x\\\\u001b": must be one of connected, offline, '),
+        (
+            ActorListFlags(type="sesion"),
+            'unknown type "sesion": must be one of broker, inspector, session, ',
+        ),
+        (
+            ActorListFlags(state="x\x1b"),
+            'unknown state "x\\\\u001b": must be one of connected, offline, ',
+        ),
     ],
 )
-def test_arguments_are_checked_before_any_request(wanted: dict[str, str], said: str) -> None:
+def test_arguments_are_checked_before_any_request(wanted: ActorListFlags, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        actor_list.run_actors(SourceFlags(), wanted, None, None, as_json=False)
+        actor_list.run_actors(SourceFlags(), wanted, RowFlags(), as_json=False)
 
 
 @pytest.mark.parametrize("topic", ["a/+", "#", ""])
@@ -592,30 +578,22 @@ async def test_a_node_is_named_well(flags: SourceFlags, said: str) -> None:
             pytest.fail("there is no broker")
 
 
-class FakeClient:
-    def __init__(self, answer: bytes) -> None:
-        self.answer = answer
-
-    async def request(self, *_arguments: object, **_options: object) -> Any:
-        return type("Reply", (), {"data": self.answer})
-
-
 @pytest.mark.parametrize("answer", [b"", b"[]", b"nonsense", b"\xff"])
 async def test_an_invalid_answer_is_reported(answer: bytes) -> None:
-    broker = LiveBroker("n1", "here", cast("Client", FakeClient(answer)))
+    broker = broker_with(answer)
     with pytest.raises(NoLiveBroker, match="check that both have the same version"):
         await broker.ask("status")
 
 
 async def test_a_name_that_is_not_text_is_reported() -> None:
-    broker = LiveBroker("n1", "here", cast("Client", FakeClient(b"{}")))
+    broker = broker_with(b"{}")
     with pytest.raises(UsageError, match="not UTF-8"):
         await broker.ask("session", client="\udcff")
 
 
 async def test_a_refusal_is_harmless() -> None:
     answer = json.dumps({"error": f"no session {HOSTILE}" + "x" * 5000}).encode()
-    broker = LiveBroker("n1", "here", cast("Client", FakeClient(answer)))
+    broker = broker_with(answer)
     with pytest.raises(Refused) as refused:
         await broker.ask("session")
     assert str(refused.value).isprintable()

@@ -40,7 +40,14 @@ def test_configuration_is_accepted(tmp_path: Path) -> None:
 
 @pytest.mark.drill
 @pytest.mark.system
-@pytest.mark.parametrize("runs", ["nothing", "another broker", "another broker on its port"])
+@pytest.mark.parametrize(
+    "runs",
+    [
+        "nothing",
+        pytest.param("another broker", marks=pytest.mark.long),
+        "another broker on its port",
+    ],
+)
 def test_the_block_works_when_it_is_pasted(tmp_path: Path, runs: str) -> None:
     """Also while the broker of "Run it" runs, which it leaves alone, or it says why it cannot."""
     (block,) = blocks("sh")

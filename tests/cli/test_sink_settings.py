@@ -1,8 +1,6 @@
 """The tables [sink.NAME]: each mistake is one line that names the setting and says what to do."""
 
 import base64
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -254,18 +252,6 @@ def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
         (tmp_path / name).write_text(f"\ufeff{content}\n", "utf-8")
     lines = [f"{name} = '{tmp_path / name}'" for name in files]
     check_sink_files(loaded(tmp_path, *lines))
-
-
-@pytest.mark.system
-def test_without_destinations_nothing_of_the_outbox_is_loaded() -> None:
-    code = (
-        "import sys, cli.serve.service\n"
-        "from cli.settings.settings import load_settings\n"
-        "load_settings({}, {})\n"
-        "print([name for name in sys.modules if name.split('.')[0] == 'outbox'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(("allowed", "warned"), [(1 << 30, True), (1 << 40, False), (0, False)])

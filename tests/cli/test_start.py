@@ -7,6 +7,7 @@ import contextlib
 import io
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -29,83 +30,75 @@ CLIENT = ("asyncio", "http.client", "nats", "projections", "protocol.mqtt.field_
 NOTHING = (*NUMBERS, *BROKER, *PAGES, *NATS, "paho", "pydantic", "projections", "rich")
 
 
-def loaded(arguments: str, modules: tuple[str, ...]) -> list[str]:
-    """Run a command in an interpreter of its own and return which of the modules it loaded."""
+def loaded(commands: Iterable[str], modules: tuple[str, ...]) -> dict[str, list[str]]:
+    """Run commands, one after the other, in an interpreter of its own.
+
+    Return which of the modules each loaded, for those that loaded any.
+    """
     code = (
-        f"import sys\nsys.argv = ['foldmq', *{arguments.split()!r}]\n"
-        "from cli.main import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        f"print('LOADED', [name for name in {modules!r} if name in sys.modules])"
+        "import sys\nfrom cli.main import main\nbefore = set()\n"
+        f"for command in {list(commands)!r}:\n"
+        "    sys.argv = ['foldmq', *command.split()]\n"
+        "    try:\n        main()\n    except SystemExit:\n        pass\n"
+        f"    names = [name for name in {modules!r} if name in sys.modules]\n"
+        "    print('LOADED', repr((command, [name for name in names if name not in before])))\n"
+        "    before.update(names)\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert "Traceback" not in result.stderr, result.stderr
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("LOADED ")]
-    found: list[str] = eval(line.removeprefix("LOADED "))
-    return found
+    lines = [line for line in result.stdout.splitlines() if line.startswith("LOADED ")]
+    found: list[tuple[str, list[str]]] = [eval(line.removeprefix("LOADED ")) for line in lines]
+    assert [command for command, _ in found] == list(commands)
+    return {command: names for command, names in found if names}
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "--help",
-        "--version",
-    ],
+def test_help_loads_nothing_of_what_the_commands_do() -> None:
+    assert loaded(["--version", "--help"], NOTHING) == {}
+
+
+HELP = (
+    *("complete -- completion b", "complete -- sessions ls --so", "completion bash"),
+    *("pub --help", "sub --help", "sessions ls --help", "subscriptions --help", "top --help"),
+    *("log --help", "why --help", "spark audit --help"),
 )
-def test_help_loads_nothing_of_what_the_commands_do(arguments: str) -> None:
-    assert loaded(arguments, NOTHING) == []
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "complete -- completion b",
-        "complete -- sessions ls --so",
-        "completion bash",
-        "pub --help",
-        "sub --help",
-        "sessions ls --help",
-        "subscriptions --help",
-        "top --help",
-        "log --help",
-        "why --help",
-        "spark audit --help",
-    ],
-)
-def test_help_of_a_command_loads_no_more_than_the_types_of_its_flags(arguments: str) -> None:
-    assert loaded(arguments, tuple(name for name in NOTHING if name != "pydantic")) == []
+def test_help_of_a_command_loads_no_more_than_the_types_of_its_flags() -> None:
+    assert loaded(HELP, tuple(name for name in NOTHING if name != "pydantic")) == {}
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("arguments", ["serve --help", "config check --help"])
-def test_help_of_the_settings_loads_their_fields_only(arguments: str) -> None:
+def test_help_of_the_settings_loads_their_fields_only() -> None:
     modules = (*NUMBERS, *PAGES, *NATS, "paho", "projections", "rich")
     broker = ("protocol.mqtt", "protocol.nats", "actors.broker", "pykka", "uvloop", "spark")
-    assert loaded(arguments, (*modules, *broker)) == []
+    assert loaded(["serve --help", "config check --help"], (*modules, *broker)) == {}
+
+
+ASKING = ("sessions ls", "retained ls", "subscriptions --topic a", "status", "doctor")
+READING = ("log", "why --topic a --client b", "replay")
 
 
 @pytest.mark.system
 @pytest.mark.parametrize(
-    ("arguments", "modules"),
+    ("commands", "modules"),
     [
         # without a broker, so that each ends with an error after its imports
-        ("pub -p 1 -t a -m b", (*NUMBERS, *BROKER, *PAGES, *CLIENT)),
-        ("sub -p 1 -t a -W 0", (*NUMBERS, *BROKER, *PAGES, "asyncio", "nats", "projections")),
-        ("sessions ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
-        ("retained ls --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
-        ("subscriptions --topic a --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
-        ("status --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
-        ("doctor --data-dir none", (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho")),
-        ("log --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
-        ("why --topic a --client b --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
-        ("replay --data-dir none", (*NUMBERS, *BROKER, *PAGES, "paho")),
+        (["pub -p 1 -t a -m b"], (*NUMBERS, *BROKER, *PAGES, *CLIENT)),
+        (["sub -p 1 -t a -W 0"], (*NUMBERS, *BROKER, *PAGES, "asyncio", "nats", "projections")),
+        (
+            [f"{one} --data-dir none" for one in ASKING],
+            (*NUMBERS, *BROKER, *PAGES, *PACKETS, "paho"),
+        ),
+        ([f"{one} --data-dir none" for one in READING], (*NUMBERS, *BROKER, *PAGES, "paho")),
     ],
+    ids=["pub", "sub", "asking", "reading"],
 )
-def test_a_command_loads_only_what_it_needs(arguments: str, modules: tuple[str, ...]) -> None:
-    assert loaded(arguments, modules) == []
+def test_a_command_loads_only_what_it_needs(commands: list[str], modules: tuple[str, ...]) -> None:
+    assert loaded(commands, modules) == {}
 
 
 def test_the_table_of_commands_agrees_with_the_commands() -> None:
@@ -113,13 +106,29 @@ def test_the_table_of_commands_agrees_with_the_commands() -> None:
     import typer
 
     root = typer.main.get_command(app)
-    entries = [*(entry for _, group in GROUPS for entry in group), *HIDDEN]
+    entries = [*(entry for group in GROUPS.values() for entry in group), *HIDDEN]
     assert len({entry.name for entry in entries}) == len(entries)
     for entry in entries:
         command = root.get_command(None, entry.name)
         assert command is not None
         help_text = " ".join((command.help or "").split("\n\n")[0].split())
         assert help_text == entry.help, entry.name
+
+
+def test_every_flag_has_a_help_text() -> None:
+    """Most have it below a field, from where it is read."""
+    import typer
+
+    commands = [typer.main.get_command(app)]
+    count = 0
+    for command in commands:
+        if hasattr(command, "list_commands"):
+            commands += [command.get_command(None, name) for name in command.list_commands(None)]
+        for parameter in command.params:
+            shown = not getattr(parameter, "hidden", False) or parameter.rich_help_panel
+            assert parameter.help or not shown, (command.name, parameter.name)
+            count += 1
+    assert count > 1000
 
 
 def test_every_setting_has_a_topic() -> None:
@@ -157,3 +166,4 @@ def test_an_idle_broker_loads_no_library_that_it_does_not_use(tmp_path: Path) ->
     assert broker.returncode == 0
     assert "cli.serve.http_monitor" in imported
     assert imported & (unused | printing) == set()
+    assert [name for name in imported if name.partition(".")[0] == "outbox"] == []  # no destination

@@ -149,11 +149,9 @@ def test_secrets_go_to_the_process_in_its_environment(
         "FOLDMQ_NATS_URL": "nats://u:secret@h:1",
         "FOLDMQ_NATS_PASSWORD_FILE": "/p",
         "FOLDMQ_NATS_USER": "me",
-        "FOLDMQ_LOG_LEVEL": "info",
         "FOLDMQ_LOG_FORMAT": "json",
         "FOLDMQ_DATA_DIR": str(tmp_path),
         "FOLDMQ_WEB": "broker.lan:18830",
-        "FOLDMQ_WEB_IDLE": "300.0",
     }
     assert made["OTHER"] == "kept"
     again = load_settings({}, ours)

@@ -435,7 +435,7 @@ def _load_all() -> None:
     from cli.settings.settings import Settings
 
     # What the command makes when it needs it takes more time than all the rest.
-    for module in {entry.module for _, entries in GROUPS for entry in entries}:
+    for module in {entry.module for entries in GROUPS.values() for entry in entries}:
         load_commands(module)
     for model in (LogSettings, Settings):
         model.model_rebuild()

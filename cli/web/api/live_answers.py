@@ -11,8 +11,7 @@ from cli.commands.published_messages import add_setters, with_published
 from cli.commands.receivers import preview, receivers_object
 from cli.commands.retained import retained_message
 from cli.commands.session_list import session_selection
-from cli.commands.status import ask_statuses, status_object
-from cli.commands.status_totals import added_up
+from cli.commands.status import added_up, ask_statuses, status_object
 from cli.common import text
 from cli.logs.log_brokers import LogBrokers, unsure_notes
 from cli.logs.topic_flags import check_filter, check_topic

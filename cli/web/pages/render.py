@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from cli.commands.receivers import outcome_text
-from cli.commands.status_totals import memory_parts
+from cli.commands.status import memory_parts
 from cli.common import text
 from cli.common.package_version import version
 from cli.top import number_format

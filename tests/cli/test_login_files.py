@@ -1,4 +1,4 @@
-"""``foldmq pseudonym``: for a data directory, and for the key of a cluster."""
+"""Keys and digests of the files about users and names."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,10 +7,28 @@ from typing import Any, cast
 import pytest
 
 from actors.connection.pseudonyms import pseudonym
-from cli.serve.auth_factory import pseudonym_key, pseudonym_of
+from cli.serve.auth_factory import pseudonym_key, pseudonym_of, users_digest
 from cli.settings.setting_sources import ConfigError
 from cli.settings.settings import Settings
 from eventstore.datadir import DataDir
+
+SECRET = b"s" * 32
+
+
+def test_without_users_there_is_no_digest() -> None:
+    assert users_digest(Settings(), SECRET) == ""
+
+
+def test_a_digest_identifies_the_file_and_needs_the_secret(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text("ann:$7$1$c2FsdA==$aGFzaA==\n")
+    settings = Settings(password_file=file)
+    first = users_digest(settings, SECRET)
+    assert len(first) == 16
+    assert users_digest(settings, SECRET) == first
+    assert users_digest(settings, b"t" * 32) != first
+    file.write_text("bob:$7$1$c2FsdA==$aGFzaA==\n")
+    assert users_digest(settings, SECRET) != first
 
 
 def settings(**given: Any) -> Settings:
