@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from actors.connection.admission import Admission
-    from actors.inspection.status_metrics import StatusSources, StatusValue
+    from actors.inspection.status_metrics import StatusValue
+    from actors.inspection.status_sources import StatusSources
     from actors.session.node_context import NodeContext
     from actors.transports.handshakes import Handshakes
     from projections.state.session_table import OutstandingTotals
