@@ -27,12 +27,11 @@ from actors.bridge.interest import Interest, OwnMessages, SubjectInterest
 from actors.bridge.replies import LONGEST, Answered, Replies
 from actors.limits.bridge_options import REPLIES, REQUESTS, BridgeOptions
 from actors.routing.subscriber import Subscriber, is_shared
-from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.node_context import NodeContext
-from actors.session.outside_publisher import OutsidePublisher
+from actors.session.outside_publisher import OutsidePublisher, packet_ids_after
 from actors.session.session_messages import Batch
 from actors.session.subscription_actor import Subscription
-from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
+from eventstore.format.events import NATS_SESSION
 from eventstore.format.positions import INDEX_BITS, Position
 from eventstore.log.pending_record import OutputSink
 from eventstore.nats.batch_client import encode_pub
@@ -271,9 +270,7 @@ class FromNats:
 
     def end(self, reason: str) -> None:
         """Close the session under which messages from NATS are recorded, if it is open."""
-        state = self._node.state.sessions.live.get(NATS_SESSION)
-        if state is not None and state.connected:
-            self._node.emit(SessionClosed(NATS_SESSION, reason, state.generation))
+        self._publisher.close(reason)
 
     def _read(self, message: NatsMessage, prefix: str) -> _Declared:
         """Return the declarations of a message: flags, keys and reply subject."""
@@ -339,16 +336,17 @@ class FromNats:
             if self._node.options.record_qos0 or any(
                 raw.startswith(_SPARKPLUG) for raw in packet.topics
             ):
-                self._open()  # births are recorded
+                self._publisher.open(_LEVEL)  # births are recorded
             if self._homes is not None and not run.is_answer:
                 homes = self._homes
                 self._publisher.deliver_from_nats(packet, lambda raw: homes.is_home(raw.decode()))
             else:
                 self._publisher.publish_from_nats(packet, wanted)
             return
-        self._open()
+        self._publisher.open(_LEVEL)
         if packet.qos:
-            packet.packet_ids += self._packet_ids(len(packet))
+            packet.packet_ids += packet_ids_after(self._pid, len(packet))
+            self._pid = packet.packet_ids[-1]
         refs: list[Position] = []
         for first, count in self._publisher.publish_from_nats(packet, wanted):
             refs += range(first, first + count)
@@ -357,12 +355,6 @@ class FromNats:
             self._seen[key] = (now, refs[at] >> INDEX_BITS)
         if run.asked:
             self._acknowledge([(refs[at] >> INDEX_BITS, reply) for at, reply in run.asked])
-
-    def _packet_ids(self, count: int) -> list[int]:
-        """Return packet identifiers for messages released in the turn of their arrival."""
-        ids = [(self._pid + number) % PACKET_IDS + 1 for number in range(count)]
-        self._pid = ids[-1]
-        return ids
 
     def _wanted(self, prefix: str) -> Callable[[Subscriber], bool] | None:
         """Return a function that returns whether a subscriber belongs to a prefix."""
@@ -449,14 +441,6 @@ class FromNats:
             seen.popitem(last=False)
         entry = seen.get(key)
         return None if entry is None else entry[1]
-
-    def _open(self) -> None:
-        """Open the session under which messages from NATS are recorded."""
-        known = self._node.state.sessions.get(NATS_SESSION)
-        if known is not None and known.connected:
-            return
-        generation = known.generation + 1 if known is not None else 1
-        self._node.emit(SessionOpened(NATS_SESSION, False, True, _LEVEL, generation=generation))
 
 
 class _Arrival(NamedTuple):

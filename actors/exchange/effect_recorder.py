@@ -15,12 +15,11 @@ from actors.exchange.taken_messages import (
     TakenMessages,
     TakenPart,
 )
-from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.node_context import NodeContext
-from actors.session.outside_publisher import OutsidePublisher
+from actors.session.outside_publisher import OutsidePublisher, packet_ids_after
 from actors.session.session_messages import Batch, Outgoing
 from actors.sharing.shared_subscriptions import SharedSubscriptions
-from eventstore.format.events import LOG_SESSION, SessionOpened
+from eventstore.format.events import LOG_SESSION
 from eventstore.format.node_events import RetainedCleared
 from eventstore.format.positions import Position
 from eventstore.format.sealing import SealedBytes, is_closed
@@ -178,7 +177,7 @@ class EffectRecorder:
         if receiver is None:
             return
         self.emitted = True
-        self._open(name)
+        self._publishers[name].open(_LEVEL)
         packet = self._packet(name, taken, chosen, 0)
         origins = [taken.origins[at] for at in chosen]
         content = self._publishers[name].record_assigned(packet, origins, taken.share)
@@ -251,10 +250,11 @@ class EffectRecorder:
     ) -> None:
         """Record and route some of the messages."""
         self.emitted = True
-        self._open(name)
+        self._publishers[name].open(_LEVEL)
         packet = self._packet(name, taken, chosen, taken.qos, retain=retain)
         if taken.qos:
-            packet.packet_ids += self._packet_ids(len(chosen))
+            packet.packet_ids += packet_ids_after(self._packet_id, len(chosen))
+            self._packet_id = packet.packet_ids[-1]
         origins = [taken.origins[at] for at in chosen]
         self._publishers[name].publish_taken(packet, origins, live=taken.live)
 
@@ -301,21 +301,6 @@ class EffectRecorder:
         now = self._node.clock.steady_ms()
         left = seconds_left(expiry_of(block), taken.expires[at], now)
         return with_remaining_expiry(block, left)
-
-    def _packet_ids(self, count: int) -> list[int]:
-        """Return packet identifiers for messages that take effect in the turn of their arrival."""
-        ids = [(self._packet_id + number) % PACKET_IDS + 1 for number in range(count)]
-        self._packet_id = ids[-1]
-        return ids
-
-    def _open(self, name: str) -> None:
-        """Open the session under which the messages of a log are recorded."""
-        session = LOG_SESSION + name
-        known = self._node.state.sessions.get(session)
-        if known is not None and known.connected:
-            return
-        generation = known.generation + 1 if known is not None else 1
-        self._node.emit(SessionOpened(session, False, True, _LEVEL, generation=generation))
 
     def _clear(self, name: str, taken: TakenClearing) -> None:
         """Remove retained messages that an operator removed elsewhere."""

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -25,7 +26,7 @@ from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch
 from actors.sharing.shared_subscriptions import SharedSubscriptions
-from eventstore.format.events import LOG_SESSION, SessionClosed
+from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import INDEX_BITS, Position
 from eventstore.log.message_store import Message
 from protocol.errors import FoldmqError
@@ -181,6 +182,13 @@ class LogExchange(LoopActor):
         self._qos0 = Qos0Exchange(
             node, link.pass_on, link.largest, self._publishers, self._shares, self._route_later
         )
+        # What the parts of the exchange do for others.
+        self.home_of = self._parts.home_of
+        self.part_began = self._parts.part_began
+        self.part_ended = self._parts.part_ended
+        self.offer = self._parts.offer
+        self.is_taken = self._positions.is_taken
+        self.await_proof = self._qos0.await_proof
         self._reports = MemberReports(node, node.options.node, through, self.home_of)
 
     # Beginning and end.
@@ -250,10 +258,8 @@ class LogExchange(LoopActor):
         """Close the sessions under which messages of other logs are recorded."""
         self._positions.settle()
         self._parts.end()
-        for name in self._followers:
-            state = self._node.state.sessions.live.get(LOG_SESSION + name)
-            if state is not None and state.connected:
-                self._node.emit(SessionClosed(state.session, "broker_stopped", state.generation))
+        for publisher in self._publishers.values():
+            publisher.close("broker_stopped")
 
     def heard(self, log: str, sequence: int, record: bytes = b"") -> None:
         """Note that another log is stored up to a record, and what this is, if it was sent."""
@@ -372,10 +378,6 @@ class LogExchange(LoopActor):
         """The last position that other logs must take; after it there are only positions."""
         return self._positions.last_to_take
 
-    def is_taken(self, through: Position) -> bool:
-        """Return whether all other logs have recorded that they took this one up to a position."""
-        return self._positions.is_taken(through)
-
     # Messages from other logs.
 
     async def _taken(self, name: str, taken: Taken) -> None:
@@ -488,25 +490,9 @@ class LogExchange(LoopActor):
 
     # Shared subscriptions.
 
-    def home_of(self, name: str) -> str:
-        """Return the log that is the home of a shared subscription; empty: this one."""
-        return self._parts.home_of(name)
-
-    def part_began(self, name: str, at: Position) -> None:
-        """Record where a part of a shared subscription in this log began."""
-        self._parts.part_began(name, at)
-
-    def part_ended(self, name: str) -> None:
-        """Record that a part has ended."""
-        self._parts.part_ended(name)
-
     def is_known(self, name: str) -> bool:
         """Return whether the home of a shared subscription knows that this log has members."""
         return self._parts.is_known(name, self._positions.taken_by)
-
-    def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
-        """Report the number of connected members, and their room, to a subscription's home."""
-        self._parts.offer(name, measure)
 
     def reported(self, log: str, members: bytes) -> None:
         """Process a report of another broker about members of shared subscriptions."""
@@ -535,10 +521,6 @@ class LogExchange(LoopActor):
             self._versions.changed(batch.topics, version)
         if not batch.qos and not batch.gated:
             self.pass_on(batch.topics, batch.payloads, batch.blocks, retain=retain)
-
-    def await_proof(self) -> None:
-        """Hold messages without a record until the events of this turn are on disk."""
-        self._qos0.await_proof()
 
     def pass_on(
         self,
@@ -575,17 +557,6 @@ class LogExchange(LoopActor):
 
 def _rest(taken: TakenMessages, done: int) -> TakenMessages:
     """Return messages without the first ones."""
-    return TakenMessages(
-        taken.first + done,
-        taken.qos,
-        taken.retain,
-        taken.topics[done:],
-        taken.payloads[done:],
-        taken.origins[done:],
-        taken.time_ms,
-        taken.blocks[done:],
-        taken.expires[done:],
-        live=taken.live,
-        share=taken.share,
-        refused=taken.refused,
-    )
+    columns = ("topics", "payloads", "origins", "blocks", "expires")
+    following: dict[str, Any] = {name: getattr(taken, name)[done:] for name in columns}
+    return replace(taken, first=taken.first + done, **following)

@@ -17,11 +17,10 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from actors.access.rules import TopicAcl
 from actors.inspection.inspector import NotReady, Refused, Work, text
-from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.decisions.publish_admission import TOO_LARGE, admit
 from actors.session.node_context import NodeContext
-from actors.session.outside_publisher import OutsidePublisher
-from eventstore.format.events import API_SESSION, API_USER, SessionClosed, SessionOpened
+from actors.session.outside_publisher import OutsidePublisher, packet_ids_after
+from eventstore.format.events import API_SESSION, API_USER
 from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.message_properties import (
     MessageProperties,
@@ -116,9 +115,9 @@ class ApiPublishing:
 
     def end(self) -> None:
         """Close the sessions of tokens, when the broker stops."""
-        for state in list(self._node.state.sessions.live.values()):
-            if state.session.startswith(API_SESSION) and state.connected:
-                self._node.emit(SessionClosed(state.session, "broker_stopped", state.generation))
+        for name in list(self._node.state.sessions.live):
+            if name.startswith(API_SESSION):
+                OutsidePublisher(self._node, name).close("broker_stopped")
 
     def _check_ready(self) -> None:
         reasons = self._node.not_ready_reasons()
@@ -143,9 +142,10 @@ class ApiPublishing:
                 continue
             packet = _packet(run[:count])
             recorded = bool(packet.qos or packet.retain)
-            self._open(publisher.name)  # observers of topics may record messages, too
+            publisher.open(_LEVEL, API_USER)  # observers of topics may record messages, too
             if packet.qos:
-                packet.packet_ids += self._packet_ids(count)
+                packet.packet_ids += packet_ids_after(self._last_id, count)
+                self._last_id = packet.packet_ids[-1]
             places = publisher.publish_from_nats(packet)
             # A message of QoS 2 takes effect with its Released, which follows.
             behind = packet.qos == 2
@@ -162,26 +162,11 @@ class ApiPublishing:
             run = run[count:]
             yield None
 
-    def _packet_ids(self, count: int) -> list[int]:
-        """Return the next packet identifiers."""
-        ids = [(self._last_id + number) % PACKET_IDS + 1 for number in range(count)]
-        self._last_id = ids[-1]
-        return ids
-
     def _pause(self) -> asyncio.Future[None]:
         """Return a future that is done a little later."""
         waited = _Stored()
         self._node.timers.after(_PAUSE, lambda: waited.write(b""))
         return waited.done
-
-    def _open(self, session: str) -> None:
-        """Open the session of a token, unless it is open."""
-        known = self._node.state.sessions.get(session)
-        if known is not None and known.connected:
-            return
-        generation = known.generation + 1 if known is not None else 1
-        opened = SessionOpened(session, False, True, _LEVEL, generation=generation, user=API_USER)
-        self._node.emit(opened)
 
     def _refusals(
         self, run: Sequence[_ApiMessage], publisher: OutsidePublisher, access: TopicAcl
