@@ -6,16 +6,18 @@ the other. Replays that ask for the same part of the log get the same decoded re
 is an index, only the records are read that it names.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.replay.named_records import NamedRecords, RecordIndex
-from actors.replay.selection import LastMessages, LogRecord, TopicMatches
+from actors.replay.named_records import RecordIndex
+from actors.replay.selection import LastMessages, LogRecord
 from actors.session.node_context import NodeContext
 from eventstore.errors import (
     CorruptLog,
@@ -36,6 +38,9 @@ from eventstore.reading.segment import BadIndex
 from projections.log_proof import Doubt
 from projections.past.lost_records import is_salvage
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from actors.replay.log_cursor import LogCursor
 
 _log = structlog.get_logger("foldmq")
 
@@ -60,37 +65,6 @@ _OPEN_MS: Final = 1500
 """Age at which no record that could still get events is open."""
 
 
-class Reading(Protocol):
-    """A replay that waits for records."""
-
-    ahead: deque[LogRecord]
-    cursor: Position | None
-    start_ms: int
-    fruitless: bool
-    last: LastMessages | None
-    matches: TopicMatches
-    until: Position | None
-    until_ms: int
-    named: NamedRecords | None
-    until_found: tuple[int, int]
-
-    @property
-    def next_ahead(self) -> int:
-        """Sequence of the record that follows those ahead."""
-
-    def on_read(self) -> None:
-        """Continue: there are records, or the beginning is known."""
-
-    def skip_to(self, sequence: int) -> None:
-        """Go on with a record: nothing matches in those before it."""
-
-    def on_cut(self, first: int) -> None:
-        """Continue at the new beginning of the log: the wanted record was removed."""
-
-    def on_damage(self, error: FoldmqError) -> None:
-        """End: the wanted record cannot be read."""
-
-
 class LogReader:
     """Reads a log for the replays of a node; ``log`` None: the log of the node."""
 
@@ -105,7 +79,7 @@ class LogReader:
         """The newest records as they were stored."""
         self._tail_size = 0
         self._unreleased = MessageStore(_UNRELEASED)
-        self._waiting: dict[Reading, None] = {}
+        self._waiting: dict[LogCursor, None] = {}
         self._task: asyncio.Task[None] | None = None
         self.held_before = 0
         """Sequence before which no message is sent, as the log is being cut there; 0: it is not."""
@@ -172,7 +146,7 @@ class LogReader:
             self._size = 0
             self._unreleased = MessageStore(_UNRELEASED)
 
-    # Reading.
+    # LogCursor.
 
     @property
     def last(self) -> int:
@@ -211,13 +185,13 @@ class LogReader:
         """Return a message that the node has in memory."""
         return self._node.messages.get(ref)
 
-    def request(self, replay: Reading) -> None:
+    def request(self, replay: LogCursor) -> None:
         """Read further records for a replay, or determine where it begins."""
         self._waiting.setdefault(replay)
         if self._task is None:
             self._task = self._node.spawn_task(self._run())
 
-    def withdraw(self, replay: Reading) -> None:
+    def withdraw(self, replay: LogCursor) -> None:
         """End a request, if there is one."""
         self._waiting.pop(replay, None)
 
@@ -247,7 +221,7 @@ class LogReader:
         finally:
             self._task = None
 
-    def _on_error(self, replay: Reading, error: FoldmqError) -> None:
+    def _on_error(self, replay: LogCursor, error: FoldmqError) -> None:
         if replay not in self._waiting:
             return
         self.withdraw(replay)
@@ -259,7 +233,7 @@ class LogReader:
         if not replay.ahead:
             replay.ahead.extend(self.take(replay.next_ahead))
         if replay.ahead:  # it sends these first, then asks again
-            replay.on_read()
+            replay.wake()
             return
         sequence = next_record(replay.cursor) if replay.cursor is not None else self.first
         if sequence < self.first:
@@ -270,14 +244,14 @@ class LogReader:
             self._on_damage(error)
             replay.on_damage(error)
 
-    async def _serve(self, replay: Reading) -> None:
+    async def _serve(self, replay: LogCursor) -> None:
         """Read some records for a replay, and for others that wait for the same ones."""
         if replay.cursor is None:
             replay.cursor = self._before_hole(
                 await self._beginning(replay.start_ms), replay.start_ms
             )
             if self._waiting.pop(replay, 0) is None:
-                replay.on_read()
+                replay.wake()
             return
         if replay.last is not None and not replay.last.complete:
             await self._search(replay, replay.last)
@@ -303,10 +277,10 @@ class LogReader:
             if records or other is replay:
                 self.withdraw(other)
                 other.ahead.extend(records)
-                other.on_read()
+                other.wake()
 
     def _pass_on(
-        self, replay: Reading, sequence: int, records: Sequence[LogRecord], through: int
+        self, replay: LogCursor, sequence: int, records: Sequence[LogRecord], through: int
     ) -> None:
         """Pass records that the index named, from ``sequence`` on, to a replay, which continues."""
         if replay not in self._waiting:
@@ -317,9 +291,9 @@ class LogReader:
             if not replay.ahead:
                 replay.skip_to(records[0].sequence if records else through + 1)
             replay.ahead.extend(records)
-        replay.on_read()
+        replay.wake()
 
-    async def _search(self, replay: Reading, last: LastMessages) -> None:
+    async def _search(self, replay: LogCursor, last: LastMessages) -> None:
         """Search some records for the last messages of topics; others follow in turn."""
         last.skip_to(position(self.first, 0) - 1)
         sequence = next_record(last.through)
@@ -336,7 +310,7 @@ class LogReader:
             await asyncio.sleep(_UNTIL_STORED)
         if self._waiting.pop(replay, 0) is None:
             if last.complete or last.too_many:
-                replay.on_read()
+                replay.wake()
             else:
                 self._waiting[replay] = None
 
@@ -391,7 +365,7 @@ class LogReader:
             await self._read(records, turns, stop, fruitless=fruitless)
 
     async def _read_named(
-        self, replay: Reading, sequence: int, *, fruitless: bool
+        self, replay: LogCursor, sequence: int, *, fruitless: bool
     ) -> tuple[Sequence[LogRecord], int] | None:
         """Return the next decoded records that the index names for a replay from ``sequence`` on.
 
@@ -424,7 +398,7 @@ class LogReader:
         # Of a log that was cut meanwhile they are read again.
         return (found, through) if found and cuts == self._cuts else ((), sequence - 1)
 
-    async def _through(self, replay: Reading, sequence: int, through: int) -> int:
+    async def _through(self, replay: LogCursor, sequence: int, through: int) -> int:
         """Return up to which record, at most ``through``, a replay does not end."""
         if replay.until is not None:
             through = min(through, (replay.until >> INDEX_BITS) - 1)
