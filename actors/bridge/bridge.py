@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from actors.bridge.bridge_properties import PropertyLosses, PropertyReader, PropertyWriter
-from actors.bridge.erased_ranges import ErasedRanges
 from actors.bridge.from_nats import FromNats
 from actors.bridge.recorded_messages import RecordedMessages
 from actors.bridge.replies import Answered, Replies, ReplySubjects
@@ -63,6 +62,9 @@ _TAKE_MORE = object()
 _CLOSE_SECONDS = 2.0
 _NO_HEADERS = b"NATS/1.0\r\n"
 _POLL = 0.005
+_ERASED_AT_ONCE = 1000
+"""Maximum number of ranges of erased messages that are recorded in a turn."""
+_MOST_ERASED = 10 * _ERASED_AT_ONCE
 
 
 class Connected(NamedTuple):
@@ -110,6 +112,43 @@ class _ReplyOutput:
     def write(self, data: bytes) -> None:
         """Send protocol lines; clients without a reply retry."""
         self._link.write(data)
+
+
+class ErasedRanges:
+    """Ranges of positions whose messages were all erased, until the cursor passes them."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[Position, Position, int]] = []
+        """Position before each, its last one, and the number of messages."""
+        self._continues = False
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more may be sent before some are recorded."""
+        return len(self._ranges) >= _MOST_ERASED
+
+    def add(self, place: Position, *, follows: bool) -> None:
+        """Note a message; ``follows``: no other one was between it and the one noted before."""
+        after, count = place - 1, 1
+        if follows and self._continues:
+            after, _, before = self._ranges.pop()
+            count += before
+        self._ranges.append((after, place, count))
+        self._continues = follows
+
+    def end_range(self) -> None:
+        """Note that a message follows that is sent."""
+        self._continues = False
+
+    def take(self, through: Position) -> tuple[list[tuple[Position, Position, int]], Position]:
+        """Return the ranges up to a position, some at a time, and the position up to which."""
+        ranges = sorted(each for each in self._ranges if each[1] <= through)
+        if len(ranges) > _ERASED_AT_ONCE:
+            del ranges[_ERASED_AT_ONCE:]
+            through = ranges[-1][1]
+        self._ranges = [each for each in self._ranges if each[1] > through]
+        self._continues = self._continues and bool(self._ranges)
+        return ranges, through
 
 
 class Bridge(LoopActor):

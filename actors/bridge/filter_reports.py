@@ -44,18 +44,6 @@ _ANY: Final = "-"
 class _FiltersOfLog:
     """What is known of the filters of another log."""
 
-    __slots__ = (
-        "arriving",
-        "asked",
-        "confirmed",
-        "filters",
-        "heard",
-        "incarnation",
-        "knows",
-        "part",
-        "through",
-    )
-
     def __init__(self) -> None:
         self.incarnation = ""
         """Identifies one run of its broker."""

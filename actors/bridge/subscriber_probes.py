@@ -213,18 +213,8 @@ class SubscriberProbes:
         else:
             head = header_block(flow.head(leaving, at, self._node), ref)
         reply = reply or self._wire.inbox + token
-        payload = leaving.content.payloads[at]
-        self._out += (
-            b"HPUB %b %b %d %d\r\n%b"
-            % (flow.subject, reply, len(head), len(head) + len(payload), head),
-            payload,
-            b"\r\n",
-        )
         self._stats.probes += 1
-        self._stats.sent += 1
-        self._rendered += len(flow.subject) + len(head) + len(payload)
-        if self._rendered > _CHUNK:
-            self._hand_over()
+        self._write_one(flow, reply, head, leaving.content.payloads[at])
 
     def _passed(self, tokens: list[bytes]) -> None:
         """Send the messages after probes with subscribers: no answer came before this."""
@@ -313,14 +303,17 @@ class SubscriberProbes:
                 properties.expired(1)
                 continue
             head, reply = self._head_with_properties(flow, leaving, at, _ANSWERS)
-            payload = payloads[at]
-            where = b"%b %b" % (flow.subject, reply) if reply else flow.subject
-            line = b"HPUB %b %d %d\r\n%b" % (where, len(head), len(head) + len(payload), head)
-            self._out += (line, payload, b"\r\n")
-            self._stats.sent += 1
-            self._rendered += len(line) + len(payload)
-            if self._rendered > _CHUNK:
-                self._hand_over()
+            self._write_one(flow, reply, head, payloads[at])
+
+    def _write_one(self, flow: TopicFlow, reply: bytes, head: bytes, payload: bytes) -> None:
+        """Write a message with a reply subject; empty: without one."""
+        where = b"%b %b" % (flow.subject, reply) if reply else flow.subject
+        line = b"HPUB %b %d %d\r\n%b" % (where, len(head), len(head) + len(payload), head)
+        self._out += (line, payload, b"\r\n")
+        self._stats.sent += 1
+        self._rendered += len(line) + len(payload)
+        if self._rendered > _CHUNK:
+            self._hand_over()
 
     def _head_with_properties(
         self, flow: TopicFlow, leaving: OutgoingMessages, at: int, token: bytes

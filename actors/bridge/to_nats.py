@@ -306,18 +306,6 @@ class ToNats:
     prefix of the client.
     """
 
-    __slots__ = (
-        "_answer",
-        "_count",
-        "_flows",
-        "_may_publish",
-        "_most",
-        "_most_bytes",
-        "_options",
-        "_size",
-        "_topics",
-    )
-
     def __init__(
         self,
         flows: SubscriberProbes,
