@@ -22,7 +22,7 @@ from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
 from eventstore.format.erasure_events import KEEP, REQUEST, RESTORED, Erased, ErasureRequested
 from eventstore.format.name_entries import CLIENT, USER, parts_of, topic_shown
-from eventstore.format.positions import format_position, to_runs
+from eventstore.format.positions import format_position, position, to_runs
 from eventstore.format.sealing import SealedBytes
 from eventstore.log.key_file import KeyFileError
 from protocol.errors import FoldmqError
@@ -67,7 +67,7 @@ class Scope(NamedTuple):
 
     def numbers(self, topic: str, keys: Sequence[TopicKey]) -> list[int]:
         """Return the keys of a topic that are destroyed."""
-        if self.filter and not self._matches(topic):
+        if self.filter and not self.matches(topic):
             return []
         return [
             key.number for key in keys if not self.before_ms or 0 < key.ends_ms <= self.before_ms
@@ -75,7 +75,7 @@ class Scope(NamedTuple):
 
     def left(self, topic: str, keys: Sequence[TopicKey]) -> int:
         """Return until when contents from before that time remain; 0: none do."""
-        if not self.before_ms or (self.filter and not self._matches(topic)):
+        if not self.before_ms or (self.filter and not self.matches(topic)):
             return 0
         ends = [
             key.ends_ms or _NEVER_MS
@@ -84,7 +84,8 @@ class Scope(NamedTuple):
         ]
         return max(ends, default=0)
 
-    def _matches(self, topic: str) -> bool:
+    def matches(self, topic: str) -> bool:
+        """Return whether its filter matches a topic with keys."""
         return ContentSealing.is_erased_by(self.filter, topic)
 
 
@@ -257,6 +258,28 @@ class Erasure:
             "sessions": sorted(sessions)[:_SHOWN],
             "total": len(sessions),
             "logs": logs,
+        }
+
+    # What an erasure does not do by itself: destinations that have contents, and other logs.
+
+    def receivers(self, request: Mapping[str, Any]) -> Work:
+        """Return the destinations that may have contents of the topics that match ``filter``."""
+        scope, node_state, names = Scope(text(request, "filter")), self._node.state, set[str]()
+        keyed = [*node_state.keys.by_topic]
+        for begin in range(0, len(keyed), _AT_ONCE):
+            for topic in keyed[begin : begin + _AT_ONCE]:
+                if scope.matches(topic):
+                    names.update(node_state.destinations.receivers(topic))
+            yield None
+        return {"receivers": sorted(names)}
+
+    def progress(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the end of the log on disk, and up to where it has taken and followed others."""
+        node = self._node
+        return {
+            "durable": position(node.journal.durable + 1, 0) - 1,
+            "taken": node.exchange.taken if node.exchange is not None else {},
+            "pending": len(node.state.keys.pending),
         }
 
     def _scope(self, request: Mapping[str, Any]) -> Scope:

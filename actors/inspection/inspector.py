@@ -117,7 +117,7 @@ _PAGE_BYTES = 256 * 1024
 _ROW_BYTES = 256
 _TEXT_FACTOR = 6
 """Maximum bytes of a character in JSON."""
-_LOOKED_AT_ONCE = 16
+LOOKED_AT_ONCE = 16
 """Items checked between two readings of the clock."""
 _CURSORS = 64
 _CURSOR_LIFE = 60.0
@@ -365,7 +365,7 @@ class Inspector(LoopActor):
 
 
 def count_outstanding(
-    sessions: SessionTable, every: int = _LOOKED_AT_ONCE
+    sessions: SessionTable, every: int = LOOKED_AT_ONCE
 ) -> Generator[None, None, OutstandingTotals]:
     """Return the totals over all sessions; yields after ``every`` sessions."""
     totals = OutstandingTotals()
@@ -379,7 +379,7 @@ def count_outstanding(
     return totals
 
 
-def in_steps(items: Iterable[Any], every: int = _LOOKED_AT_ONCE) -> Iterator[tuple[Any, bool]]:
+def in_steps(items: Iterable[Any], every: int = LOOKED_AT_ONCE) -> Iterator[tuple[Any, bool]]:
     """Yield items, each with whether to read the clock."""
     for number, item in enumerate(items, 1):
         yield item, number % every == 0

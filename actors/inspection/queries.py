@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from fnmatch import translate
 from itertools import chain
 from operator import itemgetter
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from actors.inspection import receiver_preview, views
 from actors.inspection.broker_status import memory_use, status
 from actors.inspection.inspector import (
+    LOOKED_AT_ONCE,
     Answer,
     Handler,
     Listing,
@@ -33,7 +34,8 @@ from actors.inspection.inspector import (
     text,
 )
 from actors.inspection.problems import ProblemSearch
-from actors.inspection.status_metrics import StatusSources, log_sessions
+from actors.inspection.status_metrics import log_sessions
+from actors.inspection.status_sources import StatusSources
 from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from actors.session.session import Session
@@ -42,8 +44,12 @@ from eventstore.format.events import LOG_SESSION
 from eventstore.format.name_entries import is_token
 from projections.state.session import SessionState
 from projections.state.session_table import OutstandingTotals
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
+from protocol.mqtt.topics import (
+    TopicError,
+    matches,
+    validate_topic_filter,
+    validate_topic_name,
+)
 
 _LEASE = 10.0
 """Seconds without a query after which counting stops."""
@@ -243,14 +249,10 @@ class Queries:
     def _top_actors(self, wanted: Callable[[LoopActor], bool], top: Top) -> Work:
         node, kernel = self._node, self._node.kernel
         key = _ACTOR_KEYS[top.by]
-        highest = _Highest(top.most)
-        for actor, pause in in_steps(kernel):
-            if wanted(actor):
-                highest.take(key(actor), actor)
-            if pause:
-                yield None
+        figures = ((key(actor), actor) if wanted(actor) else None for actor in kernel)
+        highest = yield from _highest(figures, top.most)
         rows = []
-        for actor, pause in in_steps(highest.items()):
+        for actor, pause in in_steps(highest):
             if not actor.stopped:
                 rows.append(views.actor_row(actor, node))
             if pause:
@@ -290,26 +292,20 @@ class Queries:
             state = wanted(name)
             return None if state is None else views.session_row(name, state, node)
 
+        names = chain.from_iterable(table.parts())
         if top is None:
-            return Listing(chain.from_iterable(table.parts()), row, total=total)
-        return self._top_sessions(wanted, top, row, total)
-
-    def _top_sessions(
-        self,
-        wanted: Callable[[str], SessionState | None],
-        top: Top,
-        row: Callable[[str], dict[str, Any] | None],
-        total: int,
-    ) -> Work:
-        table = self._node.state.sessions
+            return Listing(names, row, total=total)
         key = _SESSION_KEYS[top.by]
-        highest = _Highest(top.most)
-        for name in chain.from_iterable(table.parts()):
+
+        def figure(name: str) -> tuple[float, str] | None:
             state = wanted(name)
-            if state is not None:
-                highest.take(key(state), name)
-            yield None
-        return Listing(highest.items(), row, total=total)
+            return None if state is None else (key(state), name)
+
+        def highest() -> Work:
+            chosen = yield from _highest(map(figure, names), top.most, every=1)
+            return Listing(chosen, row, total=total)
+
+        return highest()
 
     def session(self, request: Mapping[str, Any]) -> Answer | Work:
         """One session in full; raises Refused with a similar name if there is none."""
@@ -360,12 +356,10 @@ class Queries:
         topics: Iterable[str] = chain.from_iterable(index.parts())
         if topic_filter != "#" and not {"#", "+"} & set(topic_filter.split("/")):
             topics = [topic_filter]
-        matcher: FilterTrie[bool] = FilterTrie()
-        matcher.insert(topic_filter, topic_filter, value=True)
 
         def shown_row(topic: str) -> dict[str, Any] | None:
             message = index.current(topic)
-            if message is None or not matcher.match(topic):
+            if message is None or not matches(topic_filter, topic):
                 return None
             row = views.retained_row(message, self._node)
             return None if denied_only and row["permitted"] is not False else row
@@ -409,8 +403,8 @@ class Queries:
                 yield None
 
         def rows() -> Iterable[dict[str, Any]]:
-            for name, matches in matching.items():
-                yield from receiver_preview.receiver_rows(name, matches, message, node)
+            for name, subscriptions in matching.items():
+                yield from receiver_preview.receiver_rows(name, subscriptions, message, node)
 
         kept = node.state.retained.current(topic)
         retained = None if kept is None else views.retained_row(kept, node)
@@ -453,27 +447,22 @@ class Queries:
         }
 
 
-class _Highest:
-    """Keeps the items with the highest values."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._heap: list[tuple[float, int, Any]] = []
-        self._serial = 0
-
-    def take(self, figure: float, item: Any) -> None:
-        """Consider an item."""
-        self._serial -= 1
-        entry = (figure, self._serial, item)
-        if len(self._heap) < self._count:
-            heapq.heappush(self._heap, entry)
-        elif figure > self._heap[0][0]:
-            heapq.heapreplace(self._heap, entry)
-
-    def items(self) -> list[Any]:
-        """Return the items, the highest first."""
-        self._heap.sort(reverse=True, key=itemgetter(0, 1))
-        return [item for _, _, item in self._heap]
+def _highest(
+    figures: Iterable[tuple[float, Any] | None], most: int, every: int = LOOKED_AT_ONCE
+) -> Generator[None, None, list[Any]]:
+    """Return the items with the highest figures, the highest first; yields after ``every``."""
+    heap: list[tuple[float, int, Any]] = []
+    for serial, (candidate, pause) in enumerate(in_steps(figures, every)):
+        if candidate is not None:
+            entry = (candidate[0], -serial, candidate[1])
+            if len(heap) < most:
+                heapq.heappush(heap, entry)
+            elif heap and entry > heap[0]:
+                heapq.heapreplace(heap, entry)
+        if pause:
+            yield None
+    heap.sort(reverse=True, key=itemgetter(0, 1))
+    return [item for _, _, item in heap]
 
 
 # ------------------------------------------------------------------------------- requests

@@ -58,25 +58,6 @@ class Trace:
     with the lines. ``on_content`` is called when there is something to send.
     """
 
-    __slots__ = (
-        "_begun",
-        "_given",
-        "_lines",
-        "_monotonic",
-        "_number",
-        "_on_content",
-        "_rate",
-        "_size",
-        "_skipped",
-        "actors",
-        "client",
-        "deadline",
-        "one",
-        "over",
-        "subject",
-        "token",
-    )
-
     def __init__(
         self,
         token: str,
@@ -159,6 +140,12 @@ def add_lines(traces: Iterable[Trace], count: int, lines: Iterable[dict[str, Any
             left -= 1
     for trace in traces:
         trace.skip(left)
+
+
+def add_line(traces: Sequence[Trace], make: Callable[[], dict[str, Any]]) -> None:
+    """Add a line to traces; it is made only if they accept it."""
+    if traces:
+        add_lines(traces, 1, (make() for _ in range(1)))
 
 
 _log = structlog.get_logger("foldmq")
@@ -416,8 +403,7 @@ class TraceRecorder:
             return
         self._add_sent()
         actor = self.running or self.session_actor(session)
-        lines = (self.event_line(actor, event, at, payloads) for _ in range(1))
-        add_lines(traces, 1, lines)
+        add_line(traces, partial(self.event_line, actor, event, at, payloads))
 
     def session_actor(self, name: str | None) -> LoopActor:
         """Return the actor of a session; the root if there is none."""
@@ -454,18 +440,16 @@ class TraceRecorder:
     def _add_line(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, what: str | None, **more: Any
     ) -> None:
-        if traces:
-            add_lines(traces, 1, iter([self.line(actor, kind, what, **more)]))
+        add_line(traces, partial(self.line, actor, kind, what, **more))
 
     def _add_message(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, message: Any, **more: Any
     ) -> None:
-        def lines() -> Iterator[dict[str, Any]]:
+        def line() -> dict[str, Any]:
             what, about = tracelines.message_object(message)
-            yield self.line(actor, kind, what, message=about, **more)
+            return self.line(actor, kind, what, message=about, **more)
 
-        if traces:
-            add_lines(traces, 1, lines())
+        add_line(traces, line)
 
     def _add_packets(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, packet: Any, **more: Any
