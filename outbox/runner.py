@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ from outbox.control import (
     Refusal,
 )
 from outbox.log_reader import CursorLost, DueMessages, LogPortion
-from outbox.read_ahead import ReadAhead
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, Sink, TryAgain
 
 _log = structlog.get_logger("foldmq")
@@ -37,6 +37,10 @@ _IDLE_REPORT = 30.0
 _ASK_AGAIN = 1.0
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
 """Bytes of messages that are read while a batch is sent; one turn may exceed it."""
+_TURN_BYTES = 256
+"""Counted for a turn besides its messages."""
+_MESSAGE_BYTES = 512
+"""Counted for a message besides its topic, payload and properties: what its objects take."""
 _NOT_QUOTED = "the answer is not recorded, because the content is sealed"
 _MOST_REFUSED = _MOST_LOST = 1000
 """Numbers of refused messages, and of lost ones, that are recorded at once."""
@@ -56,6 +60,57 @@ class BatchLimits:
 
 class _Restart(Exception):  # noqa: N818 - it is an answer, not an error
     """The log has another cursor than this runner: continue from that one."""
+
+
+class ReadAhead:
+    """A bounded buffer between the reader of the log and the sender: read while a batch is sent."""
+
+    def __init__(self, most: int) -> None:
+        """``most`` is the number of bytes from which on the reader waits."""
+        self._most = most
+        self._size = 0
+        self._portions: deque[tuple[LogPortion, int]] = deque()
+        self._error: Exception | None = None
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+
+    @property
+    def waiting_ms(self) -> int:
+        """Time of the oldest message that was read and is not taken yet; 0: there is none."""
+        turns = (portion.messages for portion, _ in self._portions)
+        return next((messages[0].time_ms for messages in turns if messages), 0)
+
+    async def fill(self, portions: AsyncIterator[LogPortion]) -> None:
+        """Read until cancelled; an error is raised by :meth:`next`, behind what was read."""
+        try:
+            async for portion in portions:
+                while self._size > self._most:
+                    self._room.clear()
+                    await self._room.wait()
+                size = _TURN_BYTES
+                size += sum(_MESSAGE_BYTES + message.size for message in portion.messages)
+                self._portions.append((portion, size))
+                self._size += size
+                self._filled.set()
+        except Exception as error:  # noqa: BLE001 - the sender raises it
+            self._error = error
+            self._filled.set()
+
+    async def next(self, seconds: float) -> LogPortion | None:
+        """Return the next turn; None if there is none in this time."""
+        if not self._portions and self._error is None:
+            self._filled.clear()
+            try:
+                async with asyncio.timeout(max(0.0, seconds)):
+                    await self._filled.wait()
+            except TimeoutError:
+                return None
+        if not self._portions and self._error is not None:
+            raise self._error
+        portion, size = self._portions.popleft()
+        self._size -= size
+        self._room.set()
+        return portion
 
 
 class DestinationRunner:
@@ -181,14 +236,13 @@ class DestinationRunner:
             *(self.name, self._log, cursor.run, cursor.through, cursor.received, cursor.number),
             self._record_received,
         )
-        through = max(cursor.through, await self._sink.open(about) or 0)
+        await self._sink.open(about)
         await self._end_watch()
-        self._done.through = through
         self._show("sending")
         self._missing.clear()
         ahead, due = ReadAhead(_READ_AHEAD_BYTES), self._due()
         self._ahead = ahead
-        reading = asyncio.create_task(ahead.fill(due.after(through, cursor.number)))
+        reading = asyncio.create_task(ahead.fill(due.after(cursor.through, cursor.number)))
         try:
             while True:
                 await self._send_next(ahead)

@@ -102,8 +102,8 @@ class MqttSink:
         self.dropped = 0
         """Messages at QoS 0 that could not be sent, since the last connection."""
 
-    async def open(self, about: Destination) -> Position | None:
-        """Begin at a cursor; the other broker keeps none."""
+    async def open(self, about: Destination) -> None:
+        """Begin at a cursor."""
         await self.close()
         self._about = about
         if self._topics.subscriptions and takes_in(self.options, about.log, self._logs):
@@ -119,7 +119,6 @@ class MqttSink:
             await about.record_received(begun)
             self._outbound.recorded(begun)
         self._keeping = asyncio.create_task(self._keep_connected())
-        return None
 
     async def take(self, log: str) -> None:
         """Only receive messages, until cancelled."""

@@ -59,12 +59,11 @@ class KafkaSink:
         self._stored: set[Position] = set()
         """Acknowledged messages of a batch of which others were refused."""
 
-    async def open(self, about: Destination) -> Position | None:
-        """Prepare; Kafka keeps no cursor."""
+    async def open(self, about: Destination) -> None:
+        """Prepare."""
         self._log = about.log
         self._stored.clear()
         await self.close()
-        return None
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Return when the cluster has acknowledged every message."""

@@ -19,7 +19,7 @@ import orjson
 
 from eventstore.display import escaped
 from eventstore.edited_files import client_context
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.secret_files import usable_files
 from outbox.sinks.webhook_signature import read_token
@@ -76,7 +76,7 @@ class PostgresSink:
         self._names = ("", "")
         self._connection: Any = None
 
-    async def open(self, about: Destination) -> Position | None:
+    async def open(self, about: Destination) -> None:
         """Connect, and create the tables if they are missing.
 
         The log is read from its own cursor on: what the table has already is recognised.
@@ -84,7 +84,6 @@ class PostgresSink:
         self._names = (about.log, about.name)
         await self.close()
         await self._connect()
-        return None
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Return when a batch is committed."""

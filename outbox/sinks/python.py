@@ -68,13 +68,12 @@ class PythonSink:
         self._answered: dict[Position, str | None] = {}
         """Why messages are refused, None if stored, while refusals of their batch are recorded."""
 
-    async def open(self, about: Destination) -> Position | None:
-        """Start the process; it keeps no cursor."""
+    async def open(self, about: Destination) -> None:
+        """Start the process."""
         self._name, self._log = about.name, about.log
         self._answered = {}
         await self.close()
         await self._start()
-        return None
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Return when the class has stored a batch."""

@@ -115,14 +115,12 @@ class Target:
         self.attempts: list[list[int]] = []
         self.answer: Answer = lambda _numbers: None
         self.opened: list[Destination] = []
-        self.own: int | None = None
         self.opening: Callable[[], None] = lambda: None
         self.closed = False
 
-    async def open(self, about: Destination) -> int | None:
+    async def open(self, about: Destination) -> None:
         self.opened.append(about)
         self.opening()
-        return self.own
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         numbers = [message.number for message in batch]
@@ -317,13 +315,6 @@ async def _cut() -> None:
         await happens(lambda: scene.sink.opened, "the beginning")
         scene.control.move(position(9, 0) - 1, 4)
         await scene.stores(5)
-
-
-async def _own_cursor() -> None:
-    scene = Scene(turn(2, 1), turn(3, 2))
-    scene.sink.own = position(3, 0) - 1
-    async with scene:
-        await scene.stores(2)
 
 
 async def _waits_for_its_sink() -> None:
@@ -606,7 +597,7 @@ async def _sent_again() -> None:
     [
         *(_in_order, _at_a_stop, _retried, _refused_by_halves, _refused_by_name, _many_refused),
         _expired,
-        *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _many_gone, _sent_again),
+        *(_broker_away, _paused, _skipped, _cut, _gone, _many_gone, _sent_again),
         *(_refused_again, _paused_before_it_opens, _spans_refused_again),
         *(_waits_for_its_sink, _waits_while_paused, _skipped_while_it_waits),
         *(_refused_before_a_crash, _refused_while_its_message_is_open),
