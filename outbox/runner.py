@@ -113,33 +113,24 @@ class ReadAhead:
         return portion
 
 
+@dataclass(eq=False, repr=False)
 class DestinationRunner:
     """Sends the due messages of a destination to its sink, in order, for ever."""
 
-    def __init__(
-        self,
-        name: str,
-        log: str,
-        sink: Sink,
-        due: Callable[[], DueMessages],
-        control: BrokerControl,
-        limits: BatchLimits,
-        now: Callable[[], float] = time.time,
-        is_erased: Callable[[int], bool] = lambda _: False,
-    ) -> None:
-        """``due`` returns a new reader; ``now`` is the time in Unix seconds.
+    name: str
+    _log: str
+    _sink: Sink
+    _due: Callable[[], DueMessages]
+    """Returns a new reader."""
+    _control: BrokerControl
+    _limits: BatchLimits
+    _now: Callable[[], float] = time.time
+    """Returns the time in Unix seconds."""
+    is_erased: Callable[[int], bool] = lambda _: False
+    """Returns whether a key of sealed contents was destroyed."""
 
-        ``is_erased`` returns whether a key of sealed contents was destroyed.
-        """
-        self.name = name
-        self._log = log
-        self._sink = sink
-        self._due = due
-        self._control = control
-        self._limits = limits
-        self._now = now
-        self._is_erased = is_erased
-        self._backoff = Backoff(limits.retry_base, limits.retry_most)
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(self._limits.retry_base, self._limits.retry_most)
         self._run: Position = 0
         self._done = Progress()
         """What is stored by the destination and not recorded yet."""
@@ -152,7 +143,7 @@ class DestinationRunner:
         self._through_recorded: Position = 0
         self._shown: dict[str, Any] = {}
         self._state, self._error = "starting", ""
-        self._since = now()
+        self._since = self._now()
         self._sent = self._retries = self._expired = self._denied = self._erased = 0
         self._time_ms = 0
         """Time of the last record that the destination is through with."""
@@ -359,7 +350,7 @@ class DestinationRunner:
     def _unerased(self, batch: list[OutboxMessage]) -> list[OutboxMessage]:
         """Return the messages whose content is not erased; the others are given up."""
         keys = {message.key for message in batch if message.key}
-        erased = {key for key in keys if self._is_erased(key)}
+        erased = {key for key in keys if self.is_erased(key)}
         if not erased:
             return batch
         gone = [message for message in batch if message.key in erased]

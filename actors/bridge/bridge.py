@@ -193,6 +193,7 @@ class Bridge(LoopActor):
         self._replies = Replies(clock.monotonic, secrets.token_hex)
         may_publish = node.permissions.to_nats
         self._departures = ToNats(self._flows, options, self._answer, may_publish)
+        self.permissions_changed = self._departures.reset_denied
         self.recorded = RecordedMessages(
             node, options, self._flows, self._pass_on, self._room_for_recorded, prefix_of, failed
         )
@@ -236,10 +237,6 @@ class Bridge(LoopActor):
             self._arrivals.end(reason)
             self.recorded.stop()
             self._flows.lose()
-
-    def permissions_changed(self) -> None:
-        """Check again which topics may be sent to NATS."""
-        self._departures.reset_denied()
 
     async def settle_last(self) -> None:
         """Record the position up to which NATS has the messages, if NATS confirms it soon."""

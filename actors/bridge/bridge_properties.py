@@ -5,6 +5,7 @@ the remaining time to the expiry differs.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
@@ -76,28 +77,21 @@ class _Known(NamedTuple):
     correlation: bytes | None
 
 
+@dataclass(eq=False, repr=False)
 class PropertyWriter:
     """Writes the properties of messages to NATS."""
 
-    def __init__(
-        self,
-        options: BridgeOptions,
-        replies: ReplySubjects,
-        time_ms: Callable[[], int],
-        losses: PropertyLosses,
-        expired: Callable[[int], None],
-    ) -> None:
-        """``expired`` is called with the number of messages that expired before they were sent.
+    _options: BridgeOptions
+    _replies: ReplySubjects
+    _time_ms: Callable[[], int]
+    """Returns the Unix time; it is read once for a batch: see :meth:`end_batch`."""
+    _losses: PropertyLosses
+    expired: Callable[[int], None]
+    """Called with the number of messages that expired before they were sent."""
 
-        ``time_ms``, the Unix time, is read once for a batch: see :meth:`end_batch`.
-        """
-        self._options = options
-        self._replies = replies
-        self._time_ms = time_ms
+    def __post_init__(self) -> None:
         self._now_ms = 0
         """The time at which the current batch is sent; 0: the clock was not read yet."""
-        self._losses = losses
-        self.expired = expired
         self._known: dict[tuple[str, bytes], _Known] = {}
 
     def head(

@@ -9,6 +9,7 @@ broker. A broker that lacks changes reports this, and gets all filters again.
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import filterfalse
 from typing import Final
 
@@ -64,6 +65,7 @@ class _FiltersOfLog:
         """Incarnation, number of changes, and number of the next part."""
 
 
+@dataclass(eq=False, repr=False)
 class FilterReports:
     """Reports the filters of this log, and subscribes for those of the others.
 
@@ -73,24 +75,18 @@ class FilterReports:
     call :meth:`connection_lost`. ``send`` sends a report to the other brokers.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        homes: TopicHomes,
-        own_filters: Callable[[], Iterable[str]],
-        wanted: Callable[[str], None],
-        unwanted: Callable[[str], None],
-        fence: Callable[[Callable[[], None]], None],
-        send: Callable[[bytes], object],
-    ) -> None:
-        self._node = node
-        self._homes = homes
-        self._own_filters = own_filters
-        self._wanted = wanted
-        self._unwanted = unwanted
-        self._fence = fence
-        self._send_bytes = send
-        self._others = {name: _FiltersOfLog() for name in homes.names if name != homes.own}
+    _node: NodeContext
+    _homes: TopicHomes
+    _own_filters: Callable[[], Iterable[str]]
+    _wanted: Callable[[str], None]
+    _unwanted: Callable[[str], None]
+    _fence: Callable[[Callable[[], None]], None]
+    _send_bytes: Callable[[bytes], object]
+
+    def __post_init__(self) -> None:
+        self._others = {
+            name: _FiltersOfLog() for name in self._homes.names if name != self._homes.own
+        }
         self._incarnation = secrets.token_hex(8)
         self._requests: FilterTrie[str] = FilterTrie()
         """Filters of requests that clients of other logs answer."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ _UNRELEASED = 8 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
 
 
+@dataclass(eq=False, repr=False)
 class RecordedMessages:
     """Sends QoS 1 and 2 messages of the log to NATS; it is the output that waits at the gate.
 
@@ -60,23 +62,15 @@ class RecordedMessages:
     subjects now.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        options: BridgeOptions,
-        flows: SubscriberProbes,
-        send: Callable[[OutgoingMessages], None],
-        room: Callable[[], bool],
-        prefix_of: Callable[[str], str],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._node = node
-        self._options = options
-        self._flows = flows
-        self._send = send
-        self._room = room
-        self._prefix_of = prefix_of
-        self._failed = failed
+    _node: NodeContext
+    _options: BridgeOptions
+    _flows: SubscriberProbes
+    _send: Callable[[OutgoingMessages], None]
+    _room: Callable[[], bool]
+    _prefix_of: Callable[[str], str]
+    _failed: Callable[[BaseException], None]
+
+    def __post_init__(self) -> None:
         self._users: dict[str, str | None] = {}
         """Users of sessions at the current record, if users have prefixes."""
         self._unreleased = MessageStore(_UNRELEASED)

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from protocol.nats.headers import header_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from actors.bridge.bridge import OrderedLink
     from actors.bridge.bridge_properties import PropertyWriter
@@ -54,18 +54,11 @@ _CHUNK: Final = 1024 * 1024
 """Approximate bytes that are rendered before they are written to the connection."""
 
 
-class _Tokens:
-    """Makes unguessable names."""
-
-    def __init__(self) -> None:
-        self._made: list[str] = []
-
-    def next(self) -> str:
-        """Return a name that was not returned before."""
-        if not self._made:
-            digits, size = secrets.token_hex(_TOKENS * _TOKEN_BYTES), 2 * _TOKEN_BYTES
-            self._made = [digits[at : at + size] for at in range(0, len(digits), size)]
-        return self._made.pop()
+def _tokens() -> Iterator[str]:
+    """Yield unguessable names."""
+    while True:
+        digits, size = secrets.token_hex(_TOKENS * _TOKEN_BYTES), 2 * _TOKEN_BYTES
+        yield from (digits[at : at + size] for at in range(0, len(digits), size))
 
 
 class SubscriberProbes:
@@ -91,7 +84,7 @@ class SubscriberProbes:
         self._monotonic = monotonic
         self._later = later
         self._stats = stats
-        self._token = token or _Tokens().next
+        self._token = token or _tokens().__next__
         self._properties = properties
         self._out: list[bytes] = []
         self._rendered = 0

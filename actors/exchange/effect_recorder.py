@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.exchange.member_reports import SharedParts, only_subscriber
@@ -81,6 +82,7 @@ _BYTES_AT_ONCE = 256 * 1024
 """Maximum bytes of messages that are recorded together."""
 
 
+@dataclass(eq=False, repr=False)
 class EffectRecorder:
     """Records and routes the effects of other logs, each under a separate session.
 
@@ -88,24 +90,16 @@ class EffectRecorder:
     messages of each other log.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        names: Sequence[str],
-        publishers: Mapping[str, OutsidePublisher],
-        positions: FollowedPositions,
-        versions: RetainedVersions,
-        shares: SharedSubscriptions,
-        parts: SharedParts,
-        erasures: TakenErasures,
-    ) -> None:
-        self._node = node
-        self._names = names
-        self._publishers = publishers
-        self._positions = positions
-        self._versions = versions
-        self._shares = shares
-        self._parts = parts
+    _node: NodeContext
+    _names: Sequence[str]
+    _publishers: Mapping[str, OutsidePublisher]
+    _positions: FollowedPositions
+    _versions: RetainedVersions
+    _shares: SharedSubscriptions
+    _parts: SharedParts
+    _erasures: TakenErasures
+
+    def __post_init__(self) -> None:
         self._packet_id = 0
         self.emitted = False
         """Whether anything was recorded; the caller resets it."""
@@ -115,7 +109,6 @@ class EffectRecorder:
         """Those that were not recorded because they are erased; the caller resets it."""
         self.unwanted: list[bytes] = []
         """Topics of messages to which no subscription matches; the caller resets it."""
-        self._erasures = erasures
 
     def record(self, name: str, effect: TakenEffect, most: int) -> int:
         """Record and route an effect, or at most ``most`` of its messages.

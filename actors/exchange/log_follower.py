@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -67,6 +68,7 @@ class TurnReached(Protocol):
         """Record position and link; ``more``: the turns have more than positions of other logs."""
 
 
+@dataclass(eq=False, repr=False)
 class LogFollower:
     """Follows the log of another broker.
 
@@ -77,25 +79,16 @@ class LogFollower:
     ``may_skip`` returns whether skipped records concern no subscription of this log.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        name: str,
-        log: EventLog,
-        take: Callable[[Taken], Awaitable[None]],
-        reached: TurnReached,
-        acknowledged: Callable[[str, Position], None],
-        find_topics: Callable[[TakenErasure], Awaitable[None]],
-        may_skip: Callable[[Skipped], bool],
-    ) -> None:
-        self.name = name
-        self._node = node
-        self._log = log
-        self._take = take
-        self._reached = reached
-        self._acknowledged = acknowledged
-        self._find_topics = find_topics
-        self._may_skip = may_skip
+    _node: NodeContext
+    name: str
+    _log: EventLog
+    _take: Callable[[Taken], Awaitable[None]]
+    _reached: TurnReached
+    _acknowledged: Callable[[str, Position], None]
+    _find_topics: Callable[[TakenErasure], Awaitable[None]]
+    _may_skip: Callable[[Skipped], bool]
+
+    def __post_init__(self) -> None:
         self._new_records = asyncio.Event()
         self._announced = 0
         """Sequence of the last record that the other broker reported as stored."""

@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -129,6 +130,7 @@ class _GatedFrames:
             self._add(frame)
 
 
+@dataclass(eq=False, repr=False)
 class Qos0Exchange:
     """Sends QoS 0 messages to the other brokers, and routes those of the others.
 
@@ -137,21 +139,14 @@ class Qos0Exchange:
     called in another turn.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        send: Callable[[bytes], bool],
-        largest: int,
-        publishers: Mapping[str, OutsidePublisher],
-        shares: SharedSubscriptions,
-        route_later: Callable[[], None],
-    ) -> None:
-        self._node = node
-        self._send = send
-        self._largest = largest
-        self._publishers = publishers
-        self._shares = shares
-        self._route_later = route_later
+    _node: NodeContext
+    _send: Callable[[bytes], bool]
+    _largest: int
+    _publishers: Mapping[str, OutsidePublisher]
+    _shares: SharedSubscriptions
+    _route_later: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._gated = _GatedFrames(self._add_frame)
         self._frames: list[bytes] = []

@@ -16,15 +16,21 @@ import structlog
 from actors.inspection.inspector import Refused, shown, text
 from actors.inspection.nameless_sessions import remove_nameless, sessions_of
 from actors.inspection.operations import clear_topics
-from actors.inspection.requested_names import RequestedNames
 from actors.maintenance.recovery import until_durable
 from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
 from eventstore.format.erasure_events import KEEP, REQUEST, RESTORED, Erased, ErasureRequested
 from eventstore.format.name_entries import CLIENT, USER, parts_of, topic_shown
+from eventstore.format.node_events import LeaderProved
 from eventstore.format.positions import format_position, position, to_runs
 from eventstore.format.sealing import SealedBytes
-from eventstore.log.key_file import KeyFileError
+from eventstore.log.key_file import KeyFileError, file_of_log
+from eventstore.log.name_requests import (
+    NameRequest,
+    remove_request,
+    store_request,
+    stored_requests,
+)
 from protocol.errors import FoldmqError
 from protocol.mqtt.topics import TopicError, validate_topic_filter
 
@@ -53,6 +59,8 @@ _SHOWN = 1000
 _KEYS = 500
 """Maximum number of keys of one erasure: it begins in one turn."""
 _NEVER_MS = 1 << 53
+_LOOK_EVERY = 5.0
+"""Seconds between two looks whether there are requests of other logs."""
 _LONGEST_PAUSE = 3600.0
 """Seconds after which it is looked again for contents that are too old."""
 
@@ -95,7 +103,6 @@ class Erasure:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._lock = asyncio.Lock()
-        self.requested = RequestedNames(node, self)
         node.erase = self.begin
 
     async def finish(self) -> None:
@@ -117,7 +124,7 @@ class Erasure:
         if again:
             _log.warning("contents were erased after this log was copied", keys=len(again))
             await self.erase(again, _BROKER, RESTORED)
-        await self.requested.carry_out()
+        await self.carry_out_requests()
 
     async def end_nameless(self) -> None:
         """End at a start the sessions of names that were erased before it."""
@@ -181,7 +188,7 @@ class Erasure:
             raise Refused("nothing is sealed: personal_topics is not set")
         work = self._erase_matching if "filter" in request else self._erase_name
         if "logs" in request:
-            work = self.requested.store
+            work = self._store_requests
         task = asyncio.get_running_loop().create_task(work(request, by))
         yield task
         done = task.result()
@@ -281,6 +288,83 @@ class Erasure:
             "taken": node.exchange.taken if node.exchange is not None else {},
             "pending": len(node.state.keys.pending),
         }
+
+    # Names for whose erasure a log was asked while its broker was away. The broker of another log
+    # has stored the request beside the file with the keys. It is carried out at the start, before a
+    # client connects; or soon, if this broker began just then.
+
+    async def _store_requests(
+        self, request: Mapping[str, Any], by: str
+    ) -> dict[str, Any] | FoldmqError:
+        """Store the request to erase a name for each of ``logs``, whose brokers are away.
+
+        Returns the error if one cannot be stored.
+        """
+        node, keys, logs = self._node, self._node.log.keys, request.get("logs")
+        own = node.options.node
+        if not isinstance(logs, list) or not node.logs.issuperset(logs) or own in logs:
+            return Refused("logs must be names of other logs of this node")
+        if keys is None or node.names is None:
+            return Refused("no names have tokens: personal_clients and personal_users are not set")
+        try:
+            asked = NameRequest.of(text(request, "kind"), text(request, "name"), by)
+            for log in logs:
+                await in_thread(store_request, asked, file_of_log(keys.path, own, log))
+        except FoldmqError as error:
+            return error
+        return {"logs": logs}
+
+    async def carry_out_requests(self) -> bool:
+        """Erase the names that are asked for; return whether there were requests.
+
+        Sessions do not end yet. Raises KeyFileError, and what prevents the erasure; the requests
+        are kept then, and the next call goes on.
+        """
+        node, keys = self._node, self._node.log.keys
+        if keys is None or node.names is None or node.exchange is None:
+            return False
+        requests = await in_thread(stored_requests, keys.path)
+        if not requests:
+            return False
+        entries: dict[str, str] = {}
+        for named, entry in node.names.entries():
+            if named is None:
+                await asyncio.sleep(0)
+                continue
+            for request in requests:
+                if request.is_for(*named):
+                    entries[entry] = request.by
+        for entry, by in entries.items():
+            numbers = [(entry, key.number) for key in node.state.keys.of(entry)]
+            await self.erase(numbers, by)
+        await self.destroy_pending()  # of an earlier call, after which no name is found
+        await self._prove_leadership()
+        for request in requests:
+            await in_thread(remove_request, request)
+        return True
+
+    async def _prove_leadership(self) -> None:
+        """Return once a record shows that this node has all names; raises what prevents it.
+
+        A node of a cluster may have been replaced as the leader, and not know the newest names.
+        """
+        node = self._node
+        if node.state.epoch:
+            node.emit(LeaderProved(node.state.epoch))
+            await until_durable(node, node.journal.end)
+        if node.failed.done():
+            raise node.failed.result()
+
+    async def watch_requests(self) -> None:
+        """Look for requests again and again: this broker may have begun just before one."""
+        node = self._node
+        while not (node.draining or node.failed.done()):
+            await asyncio.sleep(_LOOK_EVERY)
+            try:
+                if await self.carry_out_requests():
+                    await remove_nameless(node, _BROKER)
+            except FoldmqError as error:
+                _log.warning("a name is not erased yet", reason=str(error))
 
     def _scope(self, request: Mapping[str, Any]) -> Scope:
         """Return what a request asks for; raises Refused for an invalid one."""

@@ -51,6 +51,7 @@ class End(NamedTuple):
     """The same as text."""
 
 
+@dataclass(eq=False, repr=False)
 class Trace:
     """The lines of one trace, until they are sent; bounded in rate and size.
 
@@ -58,16 +59,13 @@ class Trace:
     with the lines. ``on_content`` is called when there is something to send.
     """
 
-    def __init__(
-        self,
-        token: str,
-        subject: str,
-        rate: int,
-        monotonic: Callable[[], float],
-        on_content: Callable[[], None],
-    ) -> None:
-        self.token = token
-        self.subject = subject
+    token: str
+    subject: str
+    _rate: int
+    _monotonic: Callable[[], float]
+    _on_content: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self.actors: set[LoopActor] = set()
         """The actors that it currently covers."""
         self.client: str | None = None
@@ -78,10 +76,7 @@ class Trace:
         """Whether it has ended: no more actors are added."""
         self.deadline = 0.0
         """Monotonic time at which it ends unless it is kept."""
-        self._rate = rate
-        self._monotonic = monotonic
-        self._on_content = on_content
-        self._begun = monotonic()
+        self._begun = self._monotonic()
         self._given = 0
         self._lines: list[bytes] = []
         self._size = 0

@@ -192,8 +192,6 @@ class Outbound:
         self._qos2 = qos2
         self._stale_until = number + MAX_WINDOW
         """Numbers up to this one may have been sent before this process began."""
-        self.unexpected = 0
-        """Acknowledgements that belonged to no message."""
 
     # The runner's side.
 
@@ -371,9 +369,9 @@ class Outbound:
             for index, packet_id in enumerate(packet_ids):
                 reason = reasons[index] if reasons else 0
                 entry = self._find(packet_id)
-                if entry is None:
-                    self.unexpected += 1
-                elif kind is PacketType.PUBACK:
+                if entry is None:  # it belongs to no message, or to one that is done
+                    continue
+                if kind is PacketType.PUBACK:
                     self._on_puback(entry, reason)
                 elif kind is PacketType.PUBREC:
                     self._on_pubrec(entry, reason)
@@ -466,24 +464,21 @@ class Outbound:
 
     def _on_puback(self, entry: _Entry, reason: int) -> None:
         if entry.state != _SENT:
-            self.unexpected += 1
-        elif reason == ReasonCode.QUOTA_EXCEEDED:
+            return
+        if reason == ReasonCode.QUOTA_EXCEEDED:
             raise PeerBusyError("the peer has no room for more messages (0x97)")
-        elif reason >= FAILURE:
+        if reason >= FAILURE:
             self._refuse(entry, reason)
         else:
             # At QoS 2, too: a peer that answers PUBACK there has stored it and awaits no PUBREL.
-            self.unexpected += entry.qos == 2
             entry.state = _DONE
 
     def _on_pubrec(self, entry: _Entry, reason: int) -> None:
-        if entry.state in (_RECEIVED, _RELEASED):
-            return
         if entry.state != _SENT:
-            self.unexpected += 1
-        elif entry.qos != 2:
+            return
+        if entry.qos != 2:
             raise PeerViolationError("PUBREC for a message at QoS 1")
-        elif reason < FAILURE or (reason == ReasonCode.PACKET_IDENTIFIER_IN_USE and entry.dup):
+        if reason < FAILURE or (reason == ReasonCode.PACKET_IDENTIFIER_IN_USE and entry.dup):
             entry.state = _RECEIVED
         elif reason == ReasonCode.PACKET_IDENTIFIER_IN_USE:
             self._conflict = True
@@ -498,8 +493,6 @@ class Outbound:
             entry.state = _DONE
         elif entry.state in (_SENT, _RECEIVED):
             raise PeerViolationError("PUBCOMP before PUBREL")
-        else:
-            self.unexpected += 1
 
     def _refuse(self, entry: _Entry, reason: int) -> None:
         if entry.message is not None:

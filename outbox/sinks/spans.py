@@ -167,11 +167,6 @@ class SpanFold:
         self._out: list[OutboxMessage] = []
         self._time_ms = self._stored_ns = 0
 
-    @property
-    def idle(self) -> bool:
-        """Whether no message is open."""
-        return not self._traces
-
     def take(self, parts: Sequence[Record]) -> list[OutboxMessage]:
         """Fold a turn; return the spans that end with it."""
         stored_ns = nanoseconds(parts[-1].stored_at)

@@ -176,7 +176,7 @@ def kill(sink: MqttSink) -> None:
 
 def cut(sink: MqttSink) -> None:
     """Lose the connection."""
-    if sink._peer is not None and (transport := sink._peer._peer._transport) is not None:
+    if sink._link is not None and (transport := sink._link.peer._transport) is not None:
         transport.abort()
 
 
@@ -248,7 +248,6 @@ async def test_retain_and_properties_are_kept_and_loops_end(mosquitto: Mosquitto
     with listener(mosquitto.port, "sensors/#") as client:
         async with opened(mosquitto.port, "# out 1") as sink:
             await within(sink.send(batch))
-        assert sink.looped == 1
         assert numbers(client) == [1, 3]
     with listener(mosquitto.port, "sensors/#") as client:
         client.expect_publish("sensors/r", b"1", retain=True)
