@@ -280,12 +280,12 @@ class DestinationRunner:
     async def _send_again(self, due: DueMessages) -> None:
         """Send refused messages for which an operator asked, each by itself."""
         refs, self._retry = self._retry, ()
-        left = dict.fromkeys(refs)  # those that are gone need nothing more, either
+        settled = dict.fromkeys(refs)  # those that are gone need nothing more, either
         for message in await due.messages_at(refs):
             await self._store([message])
             if message.position in self._refusals:
-                left.pop(message.position, None)  # a message may have several spans
-        self._done.retried += left
+                settled.pop(message.position, None)  # a message may have several spans
+        self._done.retried += settled
         self._waiting_ms = 0
         with contextlib.suppress(BrokerUnavailable):
             await self._record()
@@ -343,9 +343,9 @@ class DestinationRunner:
         if not any(message.expires for message in batch):
             return batch
         ended = expired_until(int(self._now() * 1000))
-        left = [message for message in batch if not 0 < message.expires <= ended]
-        self._expired += len(batch) - len(left)
-        return left
+        valid = [message for message in batch if not 0 < message.expires <= ended]
+        self._expired += len(batch) - len(valid)
+        return valid
 
     def _unerased(self, batch: list[OutboxMessage]) -> list[OutboxMessage]:
         """Return the messages whose content is not erased; the others are given up."""
@@ -353,11 +353,11 @@ class DestinationRunner:
         erased = {key for key in keys if self.is_erased(key)}
         if not erased:
             return batch
-        gone = [message for message in batch if message.key in erased]
-        self._erased += len(gone)
+        lost = [message for message in batch if message.key in erased]
+        self._erased += len(lost)
         self._missing += [
             LostMessages(message.at - 1, message.at, 1, "erased", message.number)
-            for message in gone
+            for message in lost
             if message.number  # those that are sent again are behind the cursor
         ]
         return [message for message in batch if message.key not in erased]
@@ -397,9 +397,9 @@ class DestinationRunner:
         if pause is None:
             pause = self._backoff.next(longest=answer.misconfigured)
         ends = self._clock() + min(pause, self._limits.retry_most)
-        while (left := ends - self._clock()) > 0:
+        while (remaining := ends - self._clock()) > 0:
             await self._record_if_due()
-            await asyncio.sleep(min(left, _REPORT_EVERY))
+            await asyncio.sleep(min(remaining, _REPORT_EVERY))
 
     # The cursor.
 
@@ -418,11 +418,11 @@ class DestinationRunner:
             await asyncio.sleep(_ASK_AGAIN)
 
     async def _record_if_due(self) -> None:
-        now, done = self._clock(), self._done
+        now, progress = self._clock(), self._done
         waits = now - self._reported
-        passed = done.through > self._through_recorded and self._idle_since >= 0
+        passed = progress.through > self._through_recorded and self._idle_since >= 0
         if (
-            (waits >= _REPORT_EVERY and (done.count or done.lost or self._settled()))
+            (waits >= _REPORT_EVERY and (progress.count or progress.lost or self._settled()))
             or (waits >= _REPORT_EVERY and self._shown_now() != self._shown)
             or waits >= _SHOW_EVERY
             or (passed and now - self._idle_since >= _IDLE_REPORT)
@@ -434,26 +434,26 @@ class DestinationRunner:
         """Record what is done so far. Raises BrokerUnavailable, and _Restart if the log differs."""
         if not self._run:
             return
-        done, refusals = self._done, self._settled()
-        news = done.count or done.lost or done.retried or refusals
-        moved = bool(news) or done.received > done.through
+        progress, refusals = self._done, self._settled()
+        news = progress.count or progress.lost or progress.retried or refusals
+        moved = bool(news) or progress.received > progress.through
         passed = 0 <= self._idle_since <= self._clock() - _IDLE_REPORT
-        more = len(refusals) > _MOST_REFUSED and not (done.received or done.lost)
+        more = len(refusals) > _MOST_REFUSED and not (progress.received or progress.lost)
         if more:  # the others follow, with the cursor behind them
             refusals = sorted(refusals, key=lambda each: each.settled)[:_MOST_REFUSED]
-        request = done.request(self.name, self._run, shown := self._shown_now(), refusals)
+        request = progress.request(self.name, self._run, shown := self._shown_now(), refusals)
         if more:
             request |= {"through": refusals[-1].settled, "number": refusals[-1].number}
         elif not (moved or passed):
-            request |= {"through": self._through_recorded, "number": done.number}
-        self._done = Progress(done.through, done.received, done.number)
+            request |= {"through": self._through_recorded, "number": progress.number}
+        self._done = Progress(progress.through, progress.received, progress.number)
         try:
             cursor = await self._control.record(request)
         except BaseException:
-            self._done.count += done.count
-            self._done.reset = self._done.reset or done.reset
-            self._done.lost[:0] = done.lost
-            self._done.retried[:0] = done.retried
+            self._done.count += progress.count
+            self._done.reset = self._done.reset or progress.reset
+            self._done.lost[:0] = progress.lost
+            self._done.retried[:0] = progress.retried
             raise
         for each in refusals:
             self._refusals.pop(each.ref, None)

@@ -94,9 +94,9 @@ class OrderedLink:
         self.subscribe = link.subscribe
         self.unsubscribe = link.unsubscribe
 
-    def fence(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when everything written so far is processed."""
-        self._link.fence(lambda: self._tell(FencePassed(done)))
+    def fence(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when everything written so far is processed."""
+        self._link.fence(lambda: self._tell(FencePassed(call)))
 
 
 class _ReplyOutput:

@@ -102,19 +102,19 @@ class PropertyWriter:
         The latter is empty if no answer is requested. ``expires`` is the Unix time in seconds at
         which the message expires; 0: the block contains its lifetime.
         """
-        known = self._known.get((prefix, block)) or self._look_up(prefix, block)
-        lines, left = known.lines, known.expiry
-        if left is not None:
+        parts = self._known.get((prefix, block)) or self._look_up(prefix, block)
+        lines, expiry = parts.lines, parts.expiry
+        if expiry is not None:
             if expires:
-                left = seconds_left(left, expires, self._now())
-            lines += expiry_lines(left, ttl=self._options.ttl)
-        if known.dropped:
-            self._losses.add(TO_NATS, known.dropped)
-        if known.has_message_id and ref is not None:
+                expiry = seconds_left(expiry, expires, self._now())
+            lines += expiry_lines(expiry, ttl=self._options.ttl)
+        if parts.dropped:
+            self._losses.add(TO_NATS, parts.dropped)
+        if parts.has_message_id and ref is not None:
             constant, ref = without_message_id(constant), None
         sealed = b""
-        if known.response is not None:
-            sealed = self._replies.seal(known.response, known.correlation)
+        if parts.response is not None:
+            sealed = self._replies.seal(parts.response, parts.correlation)
         return header_block(constant, ref, lines), sealed
 
     def is_expired(self, expires: int) -> bool:
@@ -141,12 +141,12 @@ class PropertyWriter:
         return False
 
     def _look_up(self, prefix: str, block: bytes) -> _Known:
-        known = self._read(prefix, block)
+        parts = self._read(prefix, block)
         if len(block) <= _KNOWN_SIZE:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            self._known[prefix, block] = known
-        return known
+            self._known[prefix, block] = parts
+        return parts
 
     def _read(self, prefix: str, block: bytes) -> _Known:
         properties = decode_message_properties(block)

@@ -150,10 +150,10 @@ class FilterReports:
 
     def _send_changes(self) -> None:
         unsent, self._unsent = self._unsent, {}
-        left = len(unsent)
+        remaining = len(unsent)
         for part in _parts(unsent):
-            left -= len(part)
-            before, self._sent = self._sent, self.changes - left
+            remaining -= len(part)
+            before, self._sent = self._sent, self.changes - remaining
             begun = list(filter(unsent.get, part))
             self._send(_CHANGES, before, begun, list(filterfalse(unsent.get, part)))
 
@@ -173,11 +173,11 @@ class FilterReports:
         self._report_soon()
 
     def _send(self, kind: int, *content: object) -> None:
-        known = {
+        reached = {
             name: (other.incarnation, other.through, other.confirmed)
             for name, other in self._others.items()
         }
-        report = (self._incarnation, self._sent, known, kind, content)
+        report = (self._incarnation, self._sent, reached, kind, content)
         self._send_bytes(orjson.dumps(report))
 
     # The filters of other logs.
@@ -188,8 +188,8 @@ class FilterReports:
         if other is None or not self._began or self._node.draining:
             return
         try:
-            incarnation, sent, known, kind, content = orjson.loads(data)
-            run, through, subscribed = known.get(self._homes.own, ("", -1, -1))
+            incarnation, sent, reached, kind, content = orjson.loads(data)
+            run, through, subscribed = reached.get(self._homes.own, ("", -1, -1))
         except (ValueError, TypeError, AttributeError) as error:
             _log.warning("a report of another broker cannot be read", reason=str(error))
             return
@@ -235,7 +235,13 @@ class FilterReports:
         self._confirm(other)
 
     def _take_part(
-        self, log: str, other: _FiltersOfLog, sent: int, number: int, last: bool, filters: list[str]
+        self,
+        log: str,
+        other: _FiltersOfLog,
+        sent: int,
+        number: int,
+        is_end: bool,
+        filters: list[str],
     ) -> None:
         """Process a part of all filters of another log."""
         if other.through >= sent:
@@ -252,7 +258,7 @@ class FilterReports:
         for topic_filter in filters:
             self._add(log, other, topic_filter)
         arriving.update(filters)
-        if last:
+        if is_end:
             for topic_filter in other.filters - arriving:
                 self._remove(log, other, topic_filter)
             other.arriving = None

@@ -147,12 +147,12 @@ class FromNats:
         topics = [
             topic for arrival in arrivals if (topic := self._place(arrival).topic) is not None
         ]
-        left = self._publisher.at_once(topics, 1 if self._options.qos else 0) if topics else 0
-        if left < len(topics):
+        room = self._publisher.at_once(topics, 1 if self._options.qos else 0) if topics else 0
+        if room < len(topics):
             for number, arrival in enumerate(arrivals):
                 if self._place(arrival).topic is not None:
-                    left -= 1
-                    if left < 0:
+                    room -= 1
+                    if room < 0:
                         del arrivals[number:]
                         break
         for _ in arrivals:
@@ -224,8 +224,8 @@ class FromNats:
                     node.count_dropped("expired", 1)
                     return run
                 block = properties.block()
-            if key is not None and (known := self._known(key)) is not None:
-                return self._acknowledge_duplicate(run, key, known, declared.reply)
+            if key is not None and (record := self._known(key)) is not None:
+                return self._acknowledge_duplicate(run, key, record, declared.reply)
             if declared.reply:
                 asked, block = self._ask(declared, properties, block, message, topic, place.prefix)
             if block and not self._publisher.fits(topic, payload, block):
@@ -331,7 +331,7 @@ class FromNats:
         if run is None:
             return
         packet = run.packet
-        wanted = self._wanted(run.prefix)
+        is_receiver = self._wanted(run.prefix)
         if not packet.qos and not packet.retain:
             if self._node.options.record_qos0 or any(
                 raw.startswith(_SPARKPLUG) for raw in packet.topics
@@ -341,14 +341,14 @@ class FromNats:
                 homes = self._homes
                 self._publisher.deliver_from_nats(packet, lambda raw: homes.is_home(raw.decode()))
             else:
-                self._publisher.publish_from_nats(packet, wanted)
+                self._publisher.publish_from_nats(packet, is_receiver)
             return
         self._publisher.open(_LEVEL)
         if packet.qos:
             packet.packet_ids += packet_ids_after(self._pid, len(packet))
             self._pid = packet.packet_ids[-1]
         refs: list[Position] = []
-        for first, count in self._publisher.publish_from_nats(packet, wanted):
+        for first, count in self._publisher.publish_from_nats(packet, is_receiver):
             refs += range(first, first + count)
         now = self._node.clock.monotonic()
         for at, key in run.keys:

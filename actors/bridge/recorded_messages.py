@@ -271,10 +271,10 @@ class RecordedMessages:
     async def _records(self, sequence: int) -> list[Record]:
         """Return some records on disk from one on; empty if there are none, or they were cut."""
         node = self._node
-        last = min(node.journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
-        if sequence > last:
+        end = min(node.journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
+        if sequence > end:
             return []
-        return await self._unless_unavailable(lambda: _all(node.log.read(sequence, last)), sequence)
+        return await self._unless_unavailable(lambda: _all(node.log.read(sequence, end)), sequence)
 
     async def _unless_unavailable(
         self, read: Callable[[], Awaitable[list[Record]]], first: int
@@ -302,8 +302,8 @@ class RecordedMessages:
             if isinstance(item, StoredMessages):
                 self._unreleased.add(item)
             elif item.session != NATS_SESSION and (due := item.after(through)) is not None:
-                known = [due] if isinstance(due, Publications) else await self._content(due)
-                for publications in known:
+                batches = [due] if isinstance(due, Publications) else await self._content(due)
+                for publications in batches:
                     if publications.qos:
                         await self._send_publications(publications)
         self.last = max(self.last, position(record.sequence + 1, 0) - 1)
@@ -357,10 +357,10 @@ class RecordedMessages:
             read = partial(self._node.log.read_some, carriers)
             for record in await self._unless_unavailable(read, min(carriers)):
                 store.add_record(record)
-        known, missing = known_content(releases, find)
+        publications, missing = known_content(releases, find)
         if missing:
             self._node.count_dropped("bridge_cut", len(missing), client=releases.session)
-        return known
+        return publications
 
     async def _until_possible(self) -> None:
         while not self._can_send:  # noqa: ASYNC110 - the server sets the pace

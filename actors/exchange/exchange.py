@@ -284,12 +284,12 @@ class LogExchange(LoopActor):
             return
         self._reported_at[log] = self._node.clock.monotonic()
         self._pushes.deaf.discard(log)
-        known, (wanted, unwanted) = self._pushes.unwanted[log], report or (None, ())
+        topics_of_log, (wanted, unwanted) = self._pushes.unwanted[log], report or (None, ())
         if wanted is None:
-            known.clear()
+            topics_of_log.clear()
         else:
-            known.remove(wanted)
-        known.add(unwanted)
+            topics_of_log.remove(wanted)
+        topics_of_log.add(unwanted)
         if wanted != []:
             self._pushes.flush()
         if report is None:
@@ -339,10 +339,10 @@ class LogExchange(LoopActor):
         """The logs that are not taken whole: number of records left, and since when, in ms."""
         now, lags = self._node.clock.monotonic(), []
         for name, (_, since) in self._marks.items():
-            left = self._followers[name].announced - self.last_taken(name)
-            if left > 0:
+            behind = self._followers[name].announced - self.last_taken(name)
+            if behind > 0:
                 ms = round((now - since) * 1000)
-                lags.append({"log": name, "records": left, "behind_ms": ms})
+                lags.append({"log": name, "records": behind, "behind_ms": ms})
         return lags
 
     def last_taken(self, name: str) -> int:
@@ -380,20 +380,22 @@ class LogExchange(LoopActor):
 
     # Messages from other logs.
 
-    async def _taken(self, name: str, taken: Taken) -> None:
+    async def _taken(self, name: str, effects: Taken) -> None:
         times = [
             effect.time_ms
-            for effect in taken.effects
+            for effect in effects.effects
             if isinstance(effect, TakenClearing)
             or (isinstance(effect, TakenMessages) and effect.retain)
         ]
         if times:
             self._node.journal.not_before(max(times) + 1)
-        done = self._loop.create_future()
-        self._node.kernel.tell_waiting(self, _Take(name, taken, done), self._may_wait(taken))
-        await done
+        recorded = self._loop.create_future()
+        self._node.kernel.tell_waiting(
+            self, _Take(name, effects, recorded), self._may_wait(effects)
+        )
+        await recorded
 
-    def _may_wait(self, taken: Taken) -> float:
+    def _may_wait(self, effects: Taken) -> float:
         """Return for how many seconds effects may wait for others and for reads of clients.
 
         Each turn that takes something costs a record.
@@ -403,7 +405,7 @@ class LogExchange(LoopActor):
         if kernel.scheduled or not gathering.delay or not kernel.may_wait():
             return 0.0
         joins = gathering.joins(
-            now, taken.size, released=-math.inf, until=-math.inf, took=kernel.last_took
+            now, effects.size, released=-math.inf, until=-math.inf, took=kernel.last_took
         )
         return gathering.left(now) if joins else 0.0
 
@@ -446,39 +448,39 @@ class LogExchange(LoopActor):
 
     def _take(self, work: _Take) -> None:
         """Record and route a part of the effects, with the position after it."""
-        name, taken, done = work
-        left, through = _AT_ONCE, None
+        name, turns, recorded = work
+        room, through = _AT_ONCE, None
         recorder = self._recorder
         recorder.emitted, recorder.expired, recorder.erased = False, [], []
         recorder.unwanted = []
-        while taken.effects and left > 0:
-            effect = taken.effects[0]
-            count = recorder.record(name, effect, left)
+        while turns.effects and room > 0:
+            effect = turns.effects[0]
+            count = recorder.record(name, effect, room)
             if not count:  # too much was already routed in this turn, or an erasure goes on
                 break
             through = effect.first + count - 1
-            left -= count
+            room -= count
             if not isinstance(effect, TakenMessages) or count == len(effect):
-                del taken.effects[0]
+                del turns.effects[0]
             else:
-                taken.effects[0] = _rest(effect, count)
+                turns.effects[0] = _rest(effect, count)
             if not isinstance(effect, TakenMessages) and self._pushes is not None:
                 # Its log may wait until this one has recorded it.
                 self._pushes.at_once_through = self._node.journal.end + 1
         self.unwanted.add(name, recorder.unwanted)
-        if not taken.effects:
-            through = taken.through
+        if not turns.effects:
+            through = turns.through
         if through is not None:
-            link = taken.links[through >> INDEX_BITS]
+            link = turns.links[through >> INDEX_BITS]
             if recorder.emitted or recorder.expired or recorder.erased:
                 self._positions.record(name, through, link, recorder.expired, recorder.erased)
             else:
                 self._positions.advance(name, through, link)
-        if not taken.effects:
-            if not done.done():
-                done.set_result(None)
+        if not turns.effects:
+            if not recorded.done():
+                recorded.set_result(None)
             return
-        if isinstance(taken.effects[0], TakenErasure):
+        if isinstance(turns.effects[0], TakenErasure):
             self._node.timers.after(_LOOK_AGAIN, partial(self.kernel.later, self, work))
         else:
             self.kernel.later(self, work)
@@ -555,8 +557,8 @@ class LogExchange(LoopActor):
         self.kernel.later(self, _ROUTE_MORE)
 
 
-def _rest(taken: TakenMessages, done: int) -> TakenMessages:
+def _rest(messages: TakenMessages, count: int) -> TakenMessages:
     """Return messages without the first ones."""
     columns = ("topics", "payloads", "origins", "blocks", "expires")
-    following: dict[str, Any] = {name: getattr(taken, name)[done:] for name in columns}
-    return replace(taken, first=taken.first + done, **following)
+    following: dict[str, Any] = {name: getattr(messages, name)[count:] for name in columns}
+    return replace(messages, first=messages.first + count, **following)

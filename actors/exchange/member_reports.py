@@ -143,32 +143,32 @@ class MemberReports:
             self._unread_bytes -= len(data)
             self._read(log, data)
         groups = self._node.router.groups
-        left = _APPLIED_AT_ONCE
-        while left > 0:
+        room = _APPLIED_AT_ONCE
+        while room > 0:
             entry = next(self._rest, None)
             if entry is not None:
                 name, offer = entry
-                left -= 1 + groups.report(name, self._log, *offer)
+                room -= 1 + groups.report(name, self._log, *offer)
             elif not self._begin_next():
                 break
-        if left < _APPLIED_AT_ONCE:
+        if room < _APPLIED_AT_ONCE:
             self._node.kernel.wake()
-        return left <= 0 or bool(self._unread)
+        return room <= 0 or bool(self._unread)
 
     def _read(self, log: str, data: bytes) -> None:
         """Store a report, for the parts whose home is this log."""
         try:
             at, through, offers = orjson.loads(data)
-            known = through.get(self._own, 0)
+            reached = through.get(self._own, 0)
             mine = {
-                name: Offer(online, room, known)
+                name: Offer(online, room, reached)
                 for name, online, room in offers
                 if not self._home_of(name)
             }
         except (ValueError, TypeError, AttributeError) as error:
             _log.warning("a report of another broker cannot be read", reason=str(error))
             return
-        if known < self._since:  # its log does not know all assignments before a restart
+        if reached < self._since:  # its log does not know all assignments before a restart
             return
         self._heard[log] = self._node.clock.monotonic()
         waiting = self._waiting.setdefault(log, deque())
@@ -286,8 +286,8 @@ class SharedParts:
 
     def end(self) -> None:
         """Report that no member is connected."""
-        gone, self._offers = self._offers, {}
-        self._report(gone)
+        offers, self._offers = self._offers, {}
+        self._report(offers)
         while self._untold:
             self._report_some()
 
@@ -319,8 +319,8 @@ class SharedParts:
                 break
             del self._untold[name]
             measure = self._offers.get(name)
-            online, left = measure() if measure is not None else (0, 0)
-            offers.append((name, online, left))
+            online, free = measure() if measure is not None else (0, 0)
+            offers.append((name, online, free))
             work -= 1 + online
         own = self._names[self._own]
         through = {name: self._through(name) for name in self._names if name != own}

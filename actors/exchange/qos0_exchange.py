@@ -59,8 +59,8 @@ def encode_frame(messages: Qos0Messages) -> bytes:
             epoch,
         )
     )
-    rest = b"".join((*own, *payloads))
-    return _HEAD.pack(len(header), len(rest)) + header + rest
+    area = b"".join((*own, *payloads))
+    return _HEAD.pack(len(header), len(area)) + header + area
 
 
 def split_frames(data: bytes) -> list[bytes]:
@@ -68,8 +68,8 @@ def split_frames(data: bytes) -> list[bytes]:
     frames = []
     at = 0
     while at < len(data):
-        head, rest = _HEAD.unpack_from(data, at)
-        end = at + _HEAD.size + head + rest
+        head, size = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + head + size
         frames.append(data[at:end])
         at = end
     return frames
@@ -80,12 +80,12 @@ def decode_frames(data: bytes) -> Iterator[Qos0Messages]:
     at = 0
     while at < len(data):
         try:
-            head, rest = _HEAD.unpack_from(data, at)
+            head, area_size = _HEAD.unpack_from(data, at)
             at += _HEAD.size
             header = orjson.loads(data[at : at + head])
             names, which, sizes, own, block_of, retain, log, share, epoch = header
             area = at + head
-            at = area + rest
+            at = area + area_size
             blocks = [b""]
             for size in own:
                 blocks.append(data[area : area + size])

@@ -149,7 +149,7 @@ class Erasure:
         topic_keys, scope = self._node.state.keys, self._scope(request)
         keyed = [*topic_keys.by_topic]
         first: list[str] = []
-        total = keys = with_retained = left = until_ms = 0
+        total = keys = with_retained = remaining = until_ms = 0
         for begin in range(0, len(keyed), _AT_ONCE):
             part: list[str] = []
             for topic in keyed[begin : begin + _AT_ONCE]:
@@ -162,7 +162,7 @@ class Erasure:
                         topic, numbers, len(numbers) == len(own_keys)
                     )
                 if ends_ms := scope.left(topic, own_keys):
-                    left, until_ms = left + 1, max(until_ms, ends_ms)
+                    remaining, until_ms = remaining + 1, max(until_ms, ends_ms)
             total += len(part)
             first = sorted([*first, *part])[:_SHOWN]
             yield None
@@ -172,7 +172,7 @@ class Erasure:
             "keys": keys,
             "retained": with_retained,
             "keyed": len(topic_keys.by_topic),
-            "left": left,
+            "left": remaining,
             "left_until_ms": until_ms + self._node.clock.jumped_ms,
             "erasures": topic_keys.erasure,
             "pending": len(topic_keys.pending),
@@ -191,12 +191,12 @@ class Erasure:
             work = self._store_requests
         task = asyncio.get_running_loop().create_task(work(request, by))
         yield task
-        done = task.result()
-        if isinstance(done, Refused):
-            raise done
-        if isinstance(done, FoldmqError):
-            raise Refused(f"not erased yet, try again: {done}")
-        return done
+        outcome = task.result()
+        if isinstance(outcome, Refused):
+            raise outcome
+        if isinstance(outcome, FoldmqError):
+            raise Refused(f"not erased yet, try again: {outcome}")
+        return outcome
 
     async def _erase_matching(
         self, request: Mapping[str, Any], by: str
@@ -205,13 +205,13 @@ class Erasure:
             scope = self._scope(request)
             keys = await self.keys(scope)
             followed = scope.filter if self._node.exchange is not None else ""
-            done = await self.erase(keys, by, before_ms=scope.before_ms, followed=followed)
-            if not done.keys:
+            outcome = await self.erase(keys, by, before_ms=scope.before_ms, followed=followed)
+            if not outcome.keys:
                 what = "no topic with sealed contents"
                 if scope.before_ms:
                     what += " in a period that ended before"
                 return Refused(f"{what} matches {shown(scope.filter)}")
-            return done.fields()
+            return outcome.fields()
         except FoldmqError as error:
             return error
 
@@ -224,11 +224,11 @@ class Erasure:
             if not entry:
                 return Refused("the name has no token, or was erased")
             keys = [(entry, key.number) for key in self._node.state.keys.of(entry)]
-            done = await self.erase(keys, by)
-            if not done.keys:
+            outcome = await self.erase(keys, by)
+            if not outcome.keys:
                 return Refused("the name was erased meanwhile")
             sessions = await remove_nameless(self._node, by)
-            return {**done.fields(), "token": topic_shown(entry), "sessions": sessions}
+            return {**outcome.fields(), "token": topic_shown(entry), "sessions": sessions}
         except KeyFileError as error:
             self._node.spawn_task(self._complete_name(by))
             return Refused(f"not erased yet, it is tried again every {_RETRY:g} s: {error}")

@@ -214,8 +214,8 @@ class Inspector(LoopActor):
         answer = await self.actor_ref.ask(_Query(endpoint, request or {}), block=False)
         if isinstance(answer, asyncio.Future):
             answer = await answer
-        found: Answer = answer
-        return found
+        content: Answer = answer
+        return content
 
     def on_receive(self, message: Any) -> Any:
         """Handle a query, or continue with long ones."""

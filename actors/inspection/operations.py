@@ -178,7 +178,7 @@ class Operations:
         node = self._node
         topics = _names(request, "topics")
         denied_only = flag(request, "not_permitted")
-        done: list[str] = []
+        cleared: list[str] = []
         refused: list[list[str]] = []
         for topic in topics:
             message = node.state.retained.current(topic)
@@ -187,13 +187,13 @@ class Operations:
             elif denied_only and publisher_permitted(message, node) is not False:
                 refused.append([topic, "not known to be without permission any more"])
             else:
-                done.append(topic)
+                cleared.append(topic)
         position = None
-        if done:
-            command = clear_topics(node, done, by)
+        if cleared:
+            command = clear_topics(node, cleared, by)
             yield command.answer
             position = command.answer.result()
-        return {"done": done, "refused": sorted(refused), "position": position}
+        return {"done": cleared, "refused": sorted(refused), "position": position}
 
     def _confirm_clock(self, _request: Mapping[str, Any], by: str) -> Work:
         """Record that the clock is right; remove the sessions that the time off has ended.
@@ -238,14 +238,14 @@ class Operations:
         link, where = text(request, "link"), text(request, "where")
         if len(where) > _LONGEST_PLACE:
             raise Refused(f"where must have at most {_LONGEST_PLACE} characters")
-        known = node.state.archived
+        archive = node.state.archived
         if (
-            known is not None
-            and known.said.where == where
-            and known.said.through <= through <= known.at >> INDEX_BITS
+            archive is not None
+            and archive.said.where == where
+            and archive.said.through <= through <= archive.at >> INDEX_BITS
         ):
             # Nothing changed: recording it again would make the log grow without end.
-            return {"through": known.said.through, "position": known.at}
+            return {"through": archive.said.through, "position": archive.at}
         if (yield from self._link_of(through)) != link:
             raise Refused(f"record {through} differs from the one in {shown(where)}")
         command = OperatorCommand("archived", by, where, None)
@@ -289,9 +289,9 @@ class Operations:
     def _link_of(self, sequence: int) -> Generator[asyncio.Future[Any], None, str]:
         """Return the link of a record of the log, or of the last deleted one."""
         node = self._node
-        last, first = node.journal.durable, node.log.first
-        if sequence > last:
-            raise Refused(f"there is no record {sequence}: the log ends with {last}")
+        end, first = node.journal.durable, node.log.first
+        if sequence > end:
+            raise Refused(f"there is no record {sequence}: the log ends with {end}")
         cut = node.state.cuts[-1] if node.state.cuts else None
         if cut is not None and sequence == cut.first - 1:
             return cut.link
@@ -316,17 +316,17 @@ async def _read_link(node: NodeContext, sequence: int) -> str | FoldmqError:
 
 def _answer(commands: Iterable[tuple[str, OperatorCommand]]) -> Outcome:
     """Wait until all commands are on disk or refused, and return the outcome of each."""
-    done: list[str] = []
+    carried_out: list[str] = []
     refused: list[list[str]] = []
     position = None
     for name, command in commands:
         yield command.answer
         if command.refusal is None:
-            done.append(name)
+            carried_out.append(name)
             position = command.answer.result()
         else:
             refused.append([name, command.refusal])
-    return {"done": done, "refused": refused, "position": position}
+    return {"done": carried_out, "refused": refused, "position": position}
 
 
 def _ended(state: SessionState, held: HeldTime, node: NodeContext) -> bool:

@@ -86,13 +86,13 @@ class ApiPublishing:
 
     def publish(self, request: Mapping[str, Any], by: str) -> Work:
         """Publish messages in order: ``by`` names the token; ``messages`` are objects."""
-        given = request.get("messages")
+        requests = request.get("messages")
         if len(by) > _LONGEST_NAME:
             raise Refused(f"by must name the token, in at most {_LONGEST_NAME} characters")
-        if not isinstance(given, list) or not 0 < len(given) <= MAX_MESSAGES:
+        if not isinstance(requests, list) or not 0 < len(requests) <= MAX_MESSAGES:
             raise Refused(f"messages must be a list of 1 to {MAX_MESSAGES} objects")
         messages = []
-        for each in given:  # all of them, before any is published
+        for each in requests:  # all of them, before any is published
             messages.append(_message(each))
             yield None
         session = API_SESSION + by
@@ -216,43 +216,43 @@ def _packet(run: Sequence[_ApiMessage]) -> Publishes:
     return packet
 
 
-def _message(given: object) -> _ApiMessage:
+def _message(request: object) -> _ApiMessage:
     """Return a message of a request; raises Refused."""
-    if not isinstance(given, dict):
+    if not isinstance(request, dict):
         raise Refused("a message must be an object")
-    topic, qos, retain = text(given, "topic"), given.get("qos", 1), given.get("retain", False)
+    topic, qos, retain = text(request, "topic"), request.get("qos", 1), request.get("retain", False)
     try:
         validate_topic_name(topic)
-        payload = base64.b64decode(text(given, "payload_base64"), validate=True)
+        payload = base64.b64decode(text(request, "payload_base64"), validate=True)
     except TopicError as error:
         raise Refused(f"topic: {error}") from None
     except binascii.Error:
         raise Refused("payload_base64 must be base64") from None
     if qos not in (0, 1, 2) or isinstance(qos, bool) or not isinstance(retain, bool):
         raise Refused("qos must be 0, 1 or 2, and retain true or false")
-    properties = given.get("properties")
+    properties = request.get("properties")
     block = _block(properties) if properties else b""
     return _ApiMessage(topic.encode(), payload, qos, retain, block)
 
 
-def _block(given: object) -> bytes:
+def _block(request: object) -> bytes:
     """Return the properties of a message as a block; raises Refused."""
-    if not isinstance(given, dict):
+    if not isinstance(request, dict):
         raise Refused("properties must be an object")
-    expiry, form = given.get("message_expiry_interval"), given.get("payload_format", 0)
+    expiry, form = request.get("message_expiry_interval"), request.get("payload_format", 0)
     if expiry is not None and not (type(expiry) is int and 0 <= expiry <= _MAX_SECONDS):
         raise Refused(f"message_expiry_interval must be a number of seconds up to {_MAX_SECONDS}")
     if form not in (0, 1) or isinstance(form, bool):
         raise Refused("payload_format must be 0 or 1")
-    user = given.get("user_properties", [])
+    user = request.get("user_properties", [])
     pairs = isinstance(user, list) and all(
         isinstance(pair, list) and len(pair) == 2 and all(map(_fits, pair)) for pair in user
     )
     if not pairs or len(user) > _MAX_USER:
         raise Refused(f"user_properties must be at most {_MAX_USER} pairs of texts")
-    texts = [given.get(name) for name in ("content_type", "response_topic")]
-    correlation = given.get("correlation_data")
-    if not all(one is None or _fits(one) for one in (*texts, correlation)):
+    texts = [request.get(name) for name in ("content_type", "response_topic")]
+    correlation = request.get("correlation_data")
+    if not all(each is None or _fits(each) for each in (*texts, correlation)):
         raise Refused("content_type, response_topic and correlation_data must be texts")
     try:
         if texts[1] is not None:

@@ -128,9 +128,9 @@ class BusiestTopics:
             self._counts = Counter(dict(counts.most_common(_KEPT // 2)))
 
     def _look(self) -> None:
-        left = self._asked + self._lease - self._node.clock.monotonic()
-        if left > 0:
-            self._node.timers.after(left, self._look)
+        remaining = self._asked + self._lease - self._node.clock.monotonic()
+        if remaining > 0:
+            self._node.timers.after(remaining, self._look)
         else:
             self._node.remove_observer(self)
             self._watching = False
@@ -236,20 +236,20 @@ class Queries:
     def actors(self, request: Mapping[str, Any]) -> Work | Listing:
         """Actors, oldest first, or those with the highest value of a column."""
         node = self._node
-        wanted = _wanted_actors(request, node)
+        is_wanted = _wanted_actors(request, node)
         top = _top(request, _ACTOR_KEYS)
         if top is None:
             return Listing(
                 node.kernel,
-                lambda actor: views.actor_row(actor, node) if wanted(actor) else None,
+                lambda actor: views.actor_row(actor, node) if is_wanted(actor) else None,
                 total=len(node.kernel),
             )
-        return self._top_actors(wanted, top)
+        return self._top_actors(is_wanted, top)
 
-    def _top_actors(self, wanted: Callable[[LoopActor], bool], top: Top) -> Work:
+    def _top_actors(self, is_wanted: Callable[[LoopActor], bool], top: Top) -> Work:
         node, kernel = self._node, self._node.kernel
         key = _ACTOR_KEYS[top.by]
-        figures = ((key(actor), actor) if wanted(actor) else None for actor in kernel)
+        figures = ((key(actor), actor) if is_wanted(actor) else None for actor in kernel)
         highest = yield from _highest(figures, top.most)
         rows = []
         for actor, pause in in_steps(highest):
@@ -284,12 +284,12 @@ class Queries:
         """
         node = self._node
         table = node.state.sessions
-        wanted = _wanted_sessions(request, node)
+        state_if_wanted = _wanted_sessions(request, node)
         total = len(table) - (log_sessions(node) if flag(request, "without_logs") else 0)
         top = _top(request, _SESSION_KEYS)
 
         def row(name: str) -> dict[str, Any] | None:
-            state = wanted(name)
+            state = state_if_wanted(name)
             return None if state is None else views.session_row(name, state, node)
 
         names = chain.from_iterable(table.parts())
@@ -298,7 +298,7 @@ class Queries:
         key = _SESSION_KEYS[top.by]
 
         def figure(name: str) -> tuple[float, str] | None:
-            state = wanted(name)
+            state = state_if_wanted(name)
             return None if state is None else (key(state), name)
 
         def highest() -> Work:

@@ -126,15 +126,15 @@ def add_lines(traces: Iterable[Trace], count: int, lines: Iterable[dict[str, Any
     """Add as many of ``count`` lines to traces as they accept; the others are not created."""
     traces = list(traces)
     room = max((trace.room() for trace in traces), default=0)
-    left = count
+    omitted = count
     if room:
         for line in islice(lines, min(count, room, AT_ONCE)):
             encoded = orjson.dumps(line)
             for trace in traces:
                 trace.add(encoded)
-            left -= 1
+            omitted -= 1
     for trace in traces:
-        trace.skip(left)
+        trace.skip(omitted)
 
 
 def add_line(traces: Sequence[Trace], make: Callable[[], dict[str, Any]]) -> None:
@@ -324,12 +324,12 @@ class TraceRecorder:
 
     def on_sends(self, target: LoopActor, message: Any) -> None:
         """Show a message that the running actor sends."""
-        actor, last = self.running, self._last_sent
+        actor, previous = self.running, self._last_sent
         if actor is None or target.stopped:
             return
         others = [trace for trace in self._traces if target not in trace.actors]
-        if last is not None and last.message is message and last.traces == others:
-            last.more += 1
+        if previous is not None and previous.message is message and previous.traces == others:
+            previous.more += 1
             return
         self._add_sent()
         if others:
@@ -337,11 +337,13 @@ class TraceRecorder:
 
     def _add_sent(self) -> None:
         """Show the last message of the running actor: one line for all its receivers."""
-        last, self._last_sent = self._last_sent, None
-        if last is not None:
-            to = {"to": last.target.actor_urn, "to_client": _client(last.target)}
-            more = {"more": last.more} if last.more else {}
-            self._add_message(last.actor, last.traces, "sends", last.message, **to, **more)
+        previous, self._last_sent = self._last_sent, None
+        if previous is not None:
+            to = {"to": previous.target.actor_urn, "to_client": _client(previous.target)}
+            more = {"more": previous.more} if previous.more else {}
+            self._add_message(
+                previous.actor, previous.traces, "sends", previous.message, **to, **more
+            )
 
     def on_gated(self, sink: OutputSink, data: bytes) -> None:
         """Show output passed to the gate; if the connection is traced, when it is sent."""
@@ -469,9 +471,9 @@ class TraceRecorder:
         for packet, stop in islice(read_server_packets(data, v5=v5), room):
             self._add_packets(actor, traces, kind, packet, **more)
             at = stop
-        left = count_server_packets(data, at, _COUNTED)
-        for trace in traces if left else ():
-            trace.skip(left)
+        omitted = count_server_packets(data, at, _COUNTED)
+        for trace in traces if omitted else ():
+            trace.skip(omitted)
 
 
 def _traces_of(actor: LoopActor) -> list[Trace]:

@@ -297,14 +297,14 @@ BROKER_VALUES = (
         "foldmq_accepting",
         "1 while connections are accepted, 0 while file descriptors are exhausted.",
         "accepting",
-        lambda sources: not any(one.paused for one in sources.admission.acceptors),
+        lambda sources: not any(acceptor.paused for acceptor in sources.admission.acceptors),
         read=float,
     ),
     _value(
         "foldmq_accept_pauses_total",
         "Number of times that file descriptors were exhausted.",
         "accept_pauses",
-        lambda sources: sum(one.pauses for one in sources.admission.acceptors),
+        lambda sources: sum(acceptor.pauses for acceptor in sources.admission.acceptors),
     ),
     _value(
         "foldmq_sessions",
@@ -489,7 +489,7 @@ LOG_VALUES = (
         "foldmq_log_missing_records",
         "Records that are known to be missing in these parts.",
         "log.missing",
-        lambda sources: sum(one.missing for one in sources.node.state.proof.doubts),
+        lambda sources: sum(doubt.missing for doubt in sources.node.state.proof.doubts),
     ),
     _value(
         "foldmq_log_unprojected_records",
@@ -553,12 +553,12 @@ BRIDGE_VALUES = (
 """Values of a broker with a bridge to NATS."""
 
 METRICS = (
-    *(one.metric for one in BROKER_VALUES),
+    *(value.metric for value in BROKER_VALUES),
     *metrics_of(Counters),
     *metrics_of(TlsStats),
-    *(one.metric for one in LOG_VALUES),
+    *(value.metric for value in LOG_VALUES),
     *metrics_of(JournalStats),
-    *(one.metric for one in BRIDGE_VALUES),
+    *(value.metric for value in BRIDGE_VALUES),
     *metrics_of(BridgeStats),
     *DESTINATION_METRICS,
 )

@@ -188,8 +188,8 @@ class Projector:
         node_state = self._node.state
         names: dict[int, dict[str, Position]] = {RETAINED: {}, SESSION: {}}
         for kind, table in ((RETAINED, node_state.retained), (SESSION, node_state.sessions)):
-            for some in table.parts():
-                names[kind].update(dict.fromkeys(some, 0))
+            for part_names in table.parts():
+                names[kind].update(dict.fromkeys(part_names, 0))
                 await asyncio.sleep(0)
         names[KEY] = dict.fromkeys(node_state.keys.by_topic, 0)
         names[HISTORY] = dict.fromkeys((name for name, _ in self._node.clients.items()), 0)
@@ -201,8 +201,8 @@ class Projector:
         began = looked = self._now()
         before = self._node.journal.stats.entries
         while True:
-            left = began + seconds - looked
-            await asyncio.sleep(min(_ROUND_EVERY, left) if left > 0 else _ROUND_EVERY)
+            remaining = began + seconds - looked
+            await asyncio.sleep(min(_ROUND_EVERY, remaining) if remaining > 0 else _ROUND_EVERY)
             now, entries = self._now(), self._node.journal.stats.entries
             is_fast = entries - before >= _FAST * (now - looked)
             looked, before = now, entries
@@ -256,7 +256,7 @@ class Projector:
         while changed:
             started, touched = self._now(), self._touched(kind)
             most = _SLICE * _PRESSED if self.pressed() else _SLICE
-            taken: dict[str, Position] = {}
+            unsent: dict[str, Position] = {}
             entries: list[tuple[StoredEntry, Position, int]] = []
             size, waits = 0, False
             while changed and self._now() - started < most and size < _SLICE_BYTES:
@@ -266,23 +266,23 @@ class Projector:
                     changed[name] = changed.pop(name)
                     waits = True
                     break
-                before = taken[name] = changed.pop(name)
+                before = unsent[name] = changed.pop(name)
                 touched.pop(name, None)
                 made = self._entries(kind, name)
                 size += sum(len(entry.body) for entry in made)
                 if not self._add(entries, kind, name, before, made):
-                    del taken[name]
+                    del unsent[name]
             try:
                 spent = self._now() - started
                 await self._until_whole(self._node.journal.next_position)
                 started = self._now()
                 for entry, before, parts in entries:
                     if parts:  # the last message of its name, which now counts as sent
-                        del taken[entry.name]
+                        del unsent[entry.name]
                     await self._put(entry, kind, before, parts)
             finally:
                 # Unsent changes remain to be written.
-                changed.update(taken)
+                changed.update(unsent)
             if len(self._sent) > _UNCONFIRMED:
                 await self._confirm(self._marked or ProjectionMark(0, "", 0, 0))
             spent += self._now() - started
@@ -355,8 +355,8 @@ class Projector:
             return False
         parts = self._parts.get(name, 1) if kind == SESSION else 1
         count = max(1, len(made))
-        gone = range(len(made), parts if before else 0)
-        made += [StoredEntry(GONE, name, 0, 0, b"", number, parts) for number in gone]
+        obsolete = range(len(made), parts if before else 0)
+        made += [StoredEntry(GONE, name, 0, 0, b"", number, parts) for number in obsolete]
         entries += [
             (entry, before if entry.part < parts else 0, count if entry is made[-1] else 0)
             for entry in made
@@ -375,11 +375,11 @@ class Projector:
         If the call is interrupted, the message may still arrive: :meth:`_take_back` must follow.
         """
         key = key_of(kind, entry.name, entry.part)
-        gone = entry.kind == GONE
+        is_gone = entry.kind == GONE
         digest = self._digest
         if before:
             digest ^= version_tag(key, before)
-        if not gone:
+        if not is_gone:
             digest ^= version_tag(key, entry.version)
         entry.digest = digest
         data = entry.encode()
@@ -390,7 +390,7 @@ class Projector:
             if parts > 1:
                 self._parts[entry.name] = parts
         try:
-            await self._store.put(key, data, gone=gone)
+            await self._store.put(key, data, gone=is_gone)
         except BaseException:
             self._unsure = True
             self._torn = self._torn or not parts
@@ -441,8 +441,8 @@ class Projector:
 
     async def _take_back(self) -> None:
         """Check which sent messages arrived; the rest must be written again."""
-        last = await self._store.last()
-        arrived, sent = last - self._last, self._sent
+        end = await self._store.last()
+        arrived, sent = end - self._last, self._sent
         offered, self._offered = self._offered, None
         if self._torn:
             self.begin()
@@ -450,7 +450,7 @@ class Projector:
             self._confirmed(offered)
         elif arrived == len(sent):
             self._sent = []
-            self._last, self._stored_digest = last, self._digest
+            self._last, self._stored_digest = end, self._digest
         elif not arrived and not self._parts:
             self._sent = []
             self._digest = self._stored_digest

@@ -68,19 +68,19 @@ class Expiries:
 
     def _look(self) -> None:
         now = self._monotonic() * _BUCKETS_PER_SECOND
-        left, restored = _AT_ONCE, 0
-        while self._order and self._order[0] <= now and left:
+        room, restored = _AT_ONCE, 0
+        while self._order and self._order[0] <= now and room:
             names = self._buckets[self._order[0]]
-            while names and left:
-                left -= 1
+            while names and room:
+                room -= 1
                 name = names.pop()
                 del self._bucket_of[name]
                 restored += self._due(name)
                 if restored >= _SUBSCRIPTIONS_AT_ONCE:
-                    left = 0
+                    room = 0
             if not names:
                 del self._buckets[heapq.heappop(self._order)]
-        if not left:
+        if not room:
             self._after(_PAUSE, self._look)
         elif self._order:
             self._arm()

@@ -176,10 +176,10 @@ class LogReader:
         if isinstance(error, CorruptLog):
             self._node.damaged = self._node.damaged or error
 
-    async def _carriers(self, gone: set[int]) -> set[int]:
+    async def _carriers(self, removed: set[int]) -> set[int]:
         """Return the records that repeat messages of records that were cut off."""
         carried = self._node.state.carried
-        return {carrier for sequence in gone for carrier in carried.get(sequence, ())}
+        return {carrier for sequence in removed for carrier in carried.get(sequence, ())}
 
     def _recent(self, ref: Position) -> Message | None:
         """Return a message that the node has in memory."""
@@ -293,23 +293,23 @@ class LogReader:
             replay.ahead.extend(records)
         replay.wake()
 
-    async def _search(self, replay: LogCursor, last: LastMessages) -> None:
+    async def _search(self, replay: LogCursor, messages: LastMessages) -> None:
         """Search some records for the last messages of topics; others follow in turn."""
-        last.skip_to(position(self.first, 0) - 1)
-        sequence = next_record(last.through)
+        messages.skip_to(position(self.first, 0) - 1)
+        sequence = next_record(messages.through)
         indexed = None
-        if not last.complete and sequence not in self._records and sequence <= self.last:
+        if not messages.complete and sequence not in self._records and sequence <= self.last:
             indexed = await self._read_named(replay, sequence, fruitless=True)
             if indexed is None:
                 await self._read_from(sequence, fruitless=True)
         for record in self.take(sequence) if indexed is None else indexed[0]:
-            last.add(record, replay.matches)
+            messages.add(record, replay.matches)
         if indexed is not None and not indexed[0]:
-            last.skip_to(position(indexed[1] + 1, 0) - 1)
+            messages.skip_to(position(indexed[1] + 1, 0) - 1)
         if sequence > self.last:  # what was appended when it began is not on disk yet
             await asyncio.sleep(_UNTIL_STORED)
         if self._waiting.pop(replay, 0) is None:
-            if last.complete or last.too_many:
+            if messages.complete or messages.too_many:
                 replay.wake()
             else:
                 self._waiting[replay] = None
@@ -334,17 +334,17 @@ class LogReader:
         Times run backwards only where the clock was set back: between the jumps of the clock they
         can be searched, from the first part that reaches the time.
         """
-        last = high
+        end = high
         spans: list[tuple[int, int, int]] = []
-        while last > low:
-            record = await self._one(last)
+        while end > low:
+            record = await self._one(end)
             begins = max(low + 1, record.jumps.record)
-            spans.append((begins, last, record.time_ms))
-            last = begins - 1
-        for begins, last, ends_ms in reversed(spans):
+            spans.append((begins, end, record.time_ms))
+            end = begins - 1
+        for begins, end, ends_ms in reversed(spans):
             if ends_ms < time_ms:
                 continue
-            below, above = begins - 1, last
+            below, above = begins - 1, end
             while below < above:
                 middle = (below + above + 1) // 2
                 if (await self._one(middle)).time_ms < time_ms:
@@ -391,12 +391,12 @@ class LogReader:
                 return (), through
             source = self._named_records(chosen, turns)
             async with aclosing(source) as records:
-                found = await self._read(records, turns, self.last, fruitless=fruitless)
+                decoded = await self._read(records, turns, self.last, fruitless=fruitless)
         except BadIndex as error:
             self.index.reject(error)
             return None
         # Of a log that was cut meanwhile they are read again.
-        return (found, through) if found and cuts == self._cuts else ((), sequence - 1)
+        return (decoded, through) if decoded and cuts == self._cuts else ((), sequence - 1)
 
     async def _through(self, replay: LogCursor, sequence: int, through: int) -> int:
         """Return up to which record, at most ``through``, a replay does not end."""
@@ -435,14 +435,14 @@ class LogReader:
         fruitless: bool,
     ) -> list[LogRecord]:
         """Decode records of complete turns, up to one and not much more than bytes at a time."""
-        node, found = self._node, list[LogRecord]()
+        node, results = self._node, list[LogRecord]()
         now = node.clock.stopwatch
         size, begun = 0, now()
         async for record in records:
             void, complete = turns.take(record)
             for part in void:
-                found.append(LogRecord(part.sequence, part.time_ms, (), _RECORD))
-                self._keep(found[-1])
+                results.append(LogRecord(part.sequence, part.time_ms, (), _RECORD))
+                self._keep(results[-1])
             for part in complete:
                 cuts = self._cuts
                 decoded = await self._decoded(part)
@@ -450,7 +450,7 @@ class LogReader:
                     cuts = self._cuts
                     decoded = await self._decoded(part)
                 self._keep(decoded)
-                found.append(decoded)
+                results.append(decoded)
                 size += decoded.size
             self.records_read += 1
             took = now() - begun
@@ -460,12 +460,12 @@ class LogReader:
                 begun = now()
             if not turns.rest() and (size >= self._most or record.sequence >= stop):
                 break
-        return found
+        return results
 
-    async def _records_from(self, first: int, last: int) -> AsyncGenerator[Record, None]:
+    async def _records_from(self, first: int, end: int) -> AsyncGenerator[Record, None]:
         """Yield records in order: those that were stored just now from memory."""
         sequence = first
-        while sequence <= last:
+        while sequence <= end:
             data = self._tail.pop(sequence, None)
             if data is not None:
                 self._tail_size -= len(data)
@@ -473,7 +473,7 @@ class LogReader:
                 sequence += 1
                 continue
             stop = sequence
-            while stop < last and stop - sequence < _RECORDS - 1 and stop + 1 not in self._tail:
+            while stop < end and stop - sequence < _RECORDS - 1 and stop + 1 not in self._tail:
                 stop += 1
             async for record in self._log.read(sequence, stop):
                 if record.sequence != sequence:
@@ -534,14 +534,14 @@ class LogReader:
                     raise CorruptLog(record.sequence, what)
             return message
 
-        known, gone = known_content(releases, find)
-        if gone:
+        publications, removed = known_content(releases, find)
+        if removed:
             _log.warning(
                 "messages were cut off before they could be replayed",
                 released_in=record.sequence,
-                count=len(gone),
+                count=len(removed),
             )
-        return known
+        return publications
 
     def _log_problem(self, reason: str) -> None:
         if reason != self._logged_problem:

@@ -202,15 +202,15 @@ class Replay:
 
     def _find_last(self) -> bool:
         """Return whether the last messages of topics are known; go on to the next one."""
-        known = True
+        is_complete = True
         for log in self.logs:
             if log.last is not None and log.last.too_many:
                 self._change(TOO_MANY_TOPICS)
                 return False
             if log.last is not None and not log.last.complete:
                 log.reader.request(log)
-                known = False
-        if not known:
+                is_complete = False
+        if not is_complete:
             return False
         if not self._latest_known:
             if len(self.logs) > 1:

@@ -101,13 +101,13 @@ class OtherLogReader(LogReader):
         """Nothing: the log of another process is not salvaged."""
         return ()
 
-    async def _carriers(self, gone: set[int]) -> set[int]:
+    async def _carriers(self, removed: set[int]) -> set[int]:
         # They are before the end of a log that was cut; the exchange may not have taken them yet.
-        last = (await self._log.tail()).sequence
+        end = (await self._log.tail()).sequence
         first = self.first
         if self._carried_from != first:
             carried: dict[int, set[int]] = {}
-            async for record in self._log.read(first, last):
+            async for record in self._log.read(first, end):
                 await asyncio.sleep(0)
                 if not any(raw["e"] == "MessagesCarried" for raw in record.raw_events):
                     continue
@@ -116,7 +116,7 @@ class OtherLogReader(LogReader):
                         for ref in from_runs(event.refs):
                             carried.setdefault(ref >> INDEX_BITS, set()).add(record.sequence)
             self._carried, self._carried_from = carried, first
-        return {carrier for sequence in gone for carrier in self._carried.get(sequence, ())}
+        return {carrier for sequence in removed for carrier in self._carried.get(sequence, ())}
 
 
 class Replays:
@@ -225,11 +225,11 @@ class Replays:
         declared = ""
         if not parts.topic_filter:
             declared = self._declared(parts.stream)
-        now_ms, last = self._node.clock.time_ms(), self._last()
+        now_ms, ends = self._node.clock.time_ms(), self._last()
         start = parse_moment(parts.start, now_ms)
         event = ReplayOpened(name, topic_filter, {}, topic_filter=declared)
         if start.word in (NEW, LAST):
-            event.start, event.last = last, start.word == LAST
+            event.start, event.last = ends, start.word == LAST
         elif start.word != ALL:
             event.start, event.start_ms = self._named(start.positions), start.time_ms or 0
         if parts.until:
@@ -240,7 +240,7 @@ class Replays:
         if event.start_ms > now_ms + _AHEAD_MS:
             raise BadMoment("the replay begins in the future")
         for log, at in (*event.start.items(), *event.until.items()):
-            end = sequence_of(last[log])
+            end = sequence_of(ends[log])
             # Another log may have held back its last records.
             if end and sequence_of(at) > end + (HELD_RECORDS if log else 0):
                 raise BadMoment("the position is beyond the end of the log")
@@ -258,11 +258,11 @@ class Replays:
 
     def _last(self) -> dict[str, Position]:
         """Return the last known position of each log."""
-        exchange, last = self._node.exchange, {"": self._node.journal.last}
+        exchange, ends = self._node.exchange, {"": self._node.journal.last}
         for log in self._readers:
             if log and exchange is not None:
-                last[log] = position(exchange.last_known(log) + 1, 0) - 1
-        return last
+                ends[log] = position(exchange.last_known(log) + 1, 0) - 1
+        return ends
 
     def _named(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         """Return positions by the names of the logs, which may be short; raises BadMoment."""
@@ -271,14 +271,14 @@ class Replays:
                 raise BadMoment("positions with the name of a log are for several logs")
             return {**positions}
         node = self._node.options.node
-        known = {log: log or node for log in self._readers}
+        name_of = {log: log or node for log in self._readers}
         places = {
             log: positions[written]
-            for log, name in known.items()
+            for log, name in name_of.items()
             for written in {name, short_name(name)} & positions.keys()
         }
-        if positions and len(places) < max(len(known), len(positions)):
-            example = ",".join(f"{short_name(name)}:12.3" for name in known.values())
+        if positions and len(places) < max(len(name_of), len(positions)):
+            example = ",".join(f"{short_name(name)}:12.3" for name in name_of.values())
             raise BadMoment(f"with several logs a position names each of them: {example}")
         return places
 
@@ -331,11 +331,11 @@ class Replays:
 
         Those that have more than a few records left do not count.
         """
-        left = 0
+        remaining = 0
         for replay in self._placed:
             if replay.goes_on and 0 < first - replay.own.next_sequence <= STILL_LIVE:
-                left += position(first, 0) - 1 - (replay.own.cursor or 0)
-        return left
+                remaining += position(first, 0) - 1 - (replay.own.cursor or 0)
+        return remaining
 
     @contextmanager
     def held_before(self, first: int) -> Iterator[None]:

@@ -286,8 +286,8 @@ class MqttSink:
         self._not_before = self._clock() + self._backoff.next()
 
     def _try_again(self) -> TryAgain:
-        left = max(0.0, self._not_before - self._clock())
-        return TryAgain(self._failure.reason, left, misconfigured=self._failure.misconfigured)
+        remaining = max(0.0, self._not_before - self._clock())
+        return TryAgain(self._failure.reason, remaining, misconfigured=self._failure.misconfigured)
 
     async def _connected(self) -> BridgeLink:
         """Return the open connection; raises TryAgain."""

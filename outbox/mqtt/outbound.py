@@ -226,8 +226,8 @@ class Outbound:
         Those that are known already are not taken twice. Numbers that are left out belong to
         messages that are not to be sent.
         """
-        last = self._offered[-1].number if self._offered else self.number + len(self._entries)
-        self._offered.extend(message for message in messages if message.number > last)
+        newest = self._offered[-1].number if self._offered else self.number + len(self._entries)
+        self._offered.extend(message for message in messages if message.number > newest)
         self._advance()
 
     def offer_again(self, message: Outgoing) -> None:
@@ -246,14 +246,14 @@ class Outbound:
         Another call returns those with another reason.
         """
         reason = self._refusals[0].reason if self._refusals else 0
-        taken = [each for each in self._refusals if each.reason == reason]
+        refusals = [each for each in self._refusals if each.reason == reason]
         self._refusals = [each for each in self._refusals if each.reason != reason]
-        at = {each.at for each in taken}
-        for entry in self._entries if taken else ():
+        at = {each.at for each in refusals}
+        for entry in self._entries if refusals else ():
             if entry.state == _REFUSED and entry.message and entry.message.at in at:
                 entry.state = _DONE
         self._advance()
-        return taken
+        return refusals
 
     def to_record(self) -> Position | None:
         """Return what must be recorded as ``received`` before more can be sent; None: nothing."""
@@ -412,8 +412,8 @@ class Outbound:
         retain = message.retain and limits.retain_available
         block = message.block if limits.version == MQTT_5 else None
         if limits.takes_origins and qos == 1:
-            told, bare = message.origin, message.block
-            block = without_origin(bare) if told is None else with_origin(bare, told)
+            origin, bare = message.origin, message.block
+            block = without_origin(bare) if origin is None else with_origin(bare, origin)
             if not is_readable(block):
                 block = without_origin(bare)
         return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup, block=block)

@@ -132,8 +132,8 @@ def webhook_id(log: str, batch: Sequence[OutboxMessage]) -> str:
     Positions are written with a hyphen, since a dot separates the signed parts.
     """
     ends = (batch[0].position, batch[-1].position)
-    first, last = (f"{at >> INDEX_BITS}-{at & MAX_INDEX}" for at in ends)
-    return f"{log}_{first}_{last}"
+    first, final = (f"{at >> INDEX_BITS}-{at & MAX_INDEX}" for at in ends)
+    return f"{log}_{first}_{final}"
 
 
 def judge(

@@ -176,15 +176,15 @@ class PostgresSink:
         if through is None:
             raise TryAgain(f"{_CURSOR} has no row of this sink any more")
         pairs = zip(batch, rows, strict=True)
-        known = [row for message, row in pairs if message.at <= through or not copy]
-        if known:
+        old = [row for message, row in pairs if message.at <= through or not copy]
+        if old:
             places = ", ".join(f"${number}" for number in range(1, len(_COLUMNS) + 1))
             await connection.executemany(
                 f"INSERT INTO {self._quoted} ({', '.join(_COLUMNS)}) VALUES ({places}) "  # noqa: S608
                 f"ON CONFLICT ({', '.join(_KEY)}) DO NOTHING",
-                known,
+                old,
             )
-        fresh = rows[len(known) :]
+        fresh = rows[len(old) :]
         if fresh:
             await connection.copy_records_to_table(
                 self._table,
