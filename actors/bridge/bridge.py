@@ -24,6 +24,7 @@ from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats
 from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
+from actors.session.outside_publisher import GateSink
 from eventstore.format.destination_events import NATS_DESTINATION, Forwarded, ForwardLost
 from eventstore.format.events import NATS_SESSION
 from eventstore.format.positions import position
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Batch, ClientConnection, Publication
     from eventstore.format.positions import Position
-    from eventstore.log.pending_record import GatedOutput
     from eventstore.nats.batch_client import BatchClient
     from eventstore.nats.batch_transport import NatsMessage
 
@@ -97,21 +97,6 @@ class OrderedLink:
     def fence(self, call: Callable[[], None]) -> None:
         """Call ``call`` when everything written so far is processed."""
         self._link.fence(lambda: self._tell(FencePassed(call)))
-
-
-class _ReplyOutput:
-    """Sends replies to NATS when the gate releases them."""
-
-    __slots__ = ("_link", "gated", "waits_for")
-
-    def __init__(self, link: BatchClient) -> None:
-        self._link = link
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-
-    def write(self, data: bytes) -> None:
-        """Send protocol lines; clients without a reply retry."""
-        self._link.write(data)
 
 
 class ErasedRanges:
@@ -208,10 +193,10 @@ class Bridge(LoopActor):
             self._replies,
             stats,
             PropertyReader(losses),
-            stream=f"FOLDMQ_LOG_{name}",
-            prefix_of=prefix_of,
-            answers=_ReplyOutput(link),
-            reports=reports,
+            f"FOLDMQ_LOG_{name}",
+            prefix_of,
+            GateSink(link.write),  # clients without a reply retry
+            reports,
         )
         self._backpressure = NatsBackpressure(self._much_room, node.timers.after)
         self._erased = ErasedRanges()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from typing import Final, NamedTuple
@@ -63,51 +64,39 @@ _AT_ONCE: Final = 128
 """Messages whose topics are looked up together."""
 
 
+@dataclass(eq=False, repr=False)
 class FromNats:
     """Publishes messages from NATS."""
 
-    def __init__(
-        self,
-        node: NodeContext,
-        options: BridgeOptions,
-        interest: Interest,
-        replies: Replies,
-        stats: BridgeStats,
-        properties: PropertyReader,
-        *,
-        stream: str,
-        prefix_of: Callable[[str], str],
-        answers: OutputSink,
-        reports: FilterReports | None = None,
-    ) -> None:
-        """``stream`` is that of the log, ``prefix_of`` returns the prefix of a session.
+    _node: NodeContext
+    _options: BridgeOptions
+    _interest: Interest
+    _replies: Replies
+    _stats: BridgeStats
+    _properties: PropertyReader
+    _stream: str
+    """That of the log."""
+    _prefix_of: Callable[[str], str]
+    """Returns the prefix of a session."""
+    _answers: OutputSink
+    """Gets protocol lines for NATS when the gate releases them."""
+    _reports: FilterReports | None = None
+    """Those of other logs; None: there are none."""
 
-        ``answers`` gets protocol lines for NATS when the gate releases them. ``reports`` are those
-        of other logs; None: there are none.
-        """
-        self._node = node
-        self._options = options
-        self._interest = interest
-        self._replies = replies
-        self._stats = stats
-        self._properties = properties
-        self._homes = interest.homes
-        self._reports = reports
-        names = [node.options.node] if self._homes is None else self._homes.names
+    def __post_init__(self) -> None:
+        self._homes = self._interest.homes
+        names = [self._node.options.node] if self._homes is None else self._homes.names
         self._names = {encode_value(name).decode() for name in names}
         """The names of the brokers that share the clients, as headers contain them."""
-        self._stream = stream
-        self._streams = {stream} | {f"FOLDMQ_LOG_{name}" for name in names}
-        self._prefix_of = prefix_of
-        self._answers = answers
-        self._publisher = OutsidePublisher(node, NATS_SESSION)
+        self._streams = {self._stream} | {f"FOLDMQ_LOG_{name}" for name in names}
+        self._publisher = OutsidePublisher(self._node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
-        self._own = OwnMessages(node.options.node) if options.several_nodes else None
+        self._own = OwnMessages(self._node.options.node) if self._options.several_nodes else None
         """Finds messages that another node sent; None: there are no other nodes."""
         self._waiting: deque[_Arrival] = deque()
         """Messages that arrived and are not published yet."""
-        self._plain = _Declared(options.qos, False, None, b"", None, False)
+        self._plain = _Declared(self._options.qos, False, None, b"", None, False)
         """The declarations of a message without headers and reply subject."""
 
     def add(
@@ -232,9 +221,10 @@ class FromNats:
                 node.count_dropped("bridge_too_large", 1)
                 return run
         about = declared.qos, declared.retain, place.prefix, answer
-        if run is None or (run.qos, run.retain, run.prefix, run.is_answer) != about:
+        if run is None or run.about != about:
             self._publish(run)
-            run = _Run(declared.qos, place.prefix, retain=declared.retain, is_answer=answer)
+            packet = Publishes(declared.qos, retain=declared.retain)
+            run = _Run(packet, place.prefix, answer)
         if key is not None:
             run.keys.append((len(run), key))
             self._seen[key] = (0.0, 0)
@@ -469,22 +459,23 @@ class _Declared(NamedTuple):
         return bool(self.qos) or self.retain
 
 
+@dataclass(slots=True)
 class _Run:
     """Consecutive messages with the same flags."""
 
-    __slots__ = ("asked", "is_answer", "keys", "packet", "prefix", "qos", "retain")
+    packet: Publishes
+    prefix: str
+    is_answer: bool
+    """Whether they answer requests of MQTT clients; only this broker gets these from NATS."""
+    asked: list[tuple[int, bytes]] = field(default_factory=list)
+    """(number of the message, reply subject)."""
+    keys: list[tuple[int, bytes]] = field(default_factory=list)
+    """(number of the message, message ID)."""
 
-    def __init__(self, qos: int, prefix: str, *, retain: bool, is_answer: bool) -> None:
-        self.qos = qos
-        self.retain = retain
-        self.is_answer = is_answer
-        """Whether they answer requests of MQTT clients; only this broker gets these from NATS."""
-        self.prefix = prefix
-        self.packet = Publishes(qos, retain=retain)
-        self.asked: list[tuple[int, bytes]] = []
-        """(number of the message, reply subject)."""
-        self.keys: list[tuple[int, bytes]] = []
-        """(number of the message, message ID)."""
+    @property
+    def about(self) -> tuple[int, bool, str, bool]:
+        """What its messages have in common."""
+        return self.packet.qos, self.packet.retain, self.prefix, self.is_answer
 
     def __len__(self) -> int:
         return len(self.packet)

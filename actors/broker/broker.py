@@ -314,7 +314,7 @@ class Broker(LoopActor):
         if self.node.publish_rules.max_levels != levels or options.record_qos0 != recorded:
             self.node.router.routes.forget()
         if permissions is not None and options.clear_denied_retained:
-            clear_denied(self.node)
+            self.node.spawn_task(clear_denied(self.node))
         applied = applied_limits(options, self.node.permissions.permissions)
         if applied != before:
             self.node.emit(applied)

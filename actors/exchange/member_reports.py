@@ -7,6 +7,7 @@ to have no connected members.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -50,6 +51,7 @@ class _Report(NamedTuple):
     offers: dict[str, Offer]
 
 
+@dataclass(eq=False, repr=False)
 class MemberReports:
     """Applies the reports of other brokers about parts whose home is this log.
 
@@ -59,17 +61,12 @@ class MemberReports:
     been lost.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        own: str,
-        through: Callable[[str], Position],
-        home_of: Callable[[str], str],
-    ) -> None:
-        self._node = node
-        self._own = own
-        self._through = through
-        self._home_of = home_of
+    _node: NodeContext
+    _own: str
+    _through: Callable[[str], Position]
+    _home_of: Callable[[str], str]
+
+    def __post_init__(self) -> None:
         self._since: Position = 0
         """Position of this log from which reports must know its assignments."""
         self._heard: dict[str, float] = {}
@@ -206,26 +203,21 @@ _SIZE = 32
 """Bytes of a report of a part, besides its name."""
 
 
+@dataclass(eq=False, repr=False)
 class SharedParts:
     """Reports the members of this log to the homes of their shared subscriptions.
 
     ``through`` returns the position up to which another log was taken.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        names: Sequence[str],
-        send: Callable[[bytes], object],
-        largest: int,
-        through: Callable[[str], Position],
-    ) -> None:
-        self._node = node
-        self._names = names
-        self._own = names.index(node.options.node)
-        self._send = send
-        self._largest = largest
-        self._through = through
+    _node: NodeContext
+    _names: Sequence[str]
+    _send: Callable[[bytes], object]
+    _largest: int
+    _through: Callable[[str], Position]
+
+    def __post_init__(self) -> None:
+        self._own = self._names.index(self._node.options.node)
         self._began: dict[str, Position] = {}
         """Where the parts of this log began."""
         self._offers: dict[str, Callable[[], tuple[int, int]]] = {}

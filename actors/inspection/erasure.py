@@ -8,6 +8,7 @@ crash in between, the next start completes the erasure before any client connect
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -211,7 +212,7 @@ class Erasure:
                 if scope.before_ms:
                     what += " in a period that ended before"
                 return Refused(f"{what} matches {shown(scope.filter)}")
-            return outcome.fields()
+            return asdict(outcome)
         except FoldmqError as error:
             return error
 
@@ -228,7 +229,7 @@ class Erasure:
             if not outcome.keys:
                 return Refused("the name was erased meanwhile")
             sessions = await remove_nameless(self._node, by)
-            return {**outcome.fields(), "token": topic_shown(entry), "sessions": sessions}
+            return {**asdict(outcome), "token": topic_shown(entry), "sessions": sessions}
         except KeyFileError as error:
             self._node.spawn_task(self._complete_name(by))
             return Refused(f"not erased yet, it is tried again every {_RETRY:g} s: {error}")
@@ -401,7 +402,7 @@ class Erasure:
 
         Other logs of the node follow the topic filter ``followed``.
         """
-        outcome = Outcome(0, 0, [])
+        outcome = Outcome()
         async with self._lock:
             await self._destroy()
             keys = await self._existing(keys)  # the last one must exist: its event has the filter
@@ -430,7 +431,7 @@ class Erasure:
                 for number in scope.numbers(topic, topic_keys.of(topic))
             ]
             part = by_text(keys[:_KEYS], itemgetter(0))[0] if keys else []
-            self._request(part, by, cause, before_ms, Outcome(0, 0, []))
+            self._request(part, by, cause, before_ms, Outcome())
             if len(part) == len(keys):
                 del topics[: len(chosen)]
             if topic_keys.pending:
@@ -572,14 +573,10 @@ class Erasure:
         )
 
 
+@dataclass(slots=True)
 class Outcome:
     """What was erased."""
 
-    def __init__(self, keys: int, retained: int, erasures: list[int]) -> None:
-        self.keys = keys
-        self.retained = retained
-        self.erasures = erasures
-
-    def fields(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"keys": self.keys, "retained": self.retained, "erasures": self.erasures}
+    keys: int = 0
+    retained: int = 0
+    erasures: list[int] = field(default_factory=list)

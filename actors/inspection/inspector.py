@@ -23,6 +23,7 @@ from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from projections.state.session_table import OutstandingTotals, SessionTable
 from protocol.errors import FoldmqError
+from protocol.mqtt.topics import TopicError, validate_topic_name
 
 _SHOWN = 120
 _ALIKE: Final = 0.8
@@ -99,6 +100,26 @@ def number(
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise Refused(f"{called or field} must be a whole number up to {most}")
     return value
+
+
+def valid(
+    request: Mapping[str, Any], field: str, validate: Callable[[str], None] = validate_topic_name
+) -> str:
+    """Return a text field that names a topic; ``validate`` checks it."""
+    value = text(request, field)
+    try:
+        validate(value)
+    except TopicError as error:
+        raise Refused(f"{field}: {error}") from None
+    return value
+
+
+def actor_of(urn: str, node: NodeContext) -> LoopActor:
+    """Return an actor; raises Refused if there is none."""
+    actor = node.kernel.get(urn)
+    if actor is None:
+        raise Refused(f"no actor {shown(urn)}")
+    return actor
 
 
 _log = structlog.get_logger("foldmq")

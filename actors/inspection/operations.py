@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 
 from actors.connection.connection import Connection
-from actors.inspection.inspector import NotReady, Refused, flag, number, optional, shown, text
+from actors.inspection.inspector import (
+    NotReady,
+    Refused,
+    actor_of,
+    flag,
+    number,
+    optional,
+    shown,
+    text,
+)
 from actors.inspection.publishing import ApiPublishing
 from actors.node.operator_commands import OperatorCommand
 from actors.session.decisions.subscribing import by_text
@@ -32,13 +41,11 @@ if TYPE_CHECKING:
     from actors.kernel.actor import LoopActor
     from actors.node.reload_outcome import ReloadOutcome
     from actors.session.node_context import HeldTime, NodeContext
+    from projections.state.retained import RetainedMessage
     from projections.state.session import SessionState
 
     Outcome: TypeAlias = Generator[asyncio.Future[Any] | None, None, dict[str, Any]]
     """Carries out commands as a Work does, and returns what was done and what was refused."""
-    from collections.abc import Iterator
-
-    from projections.state.retained import RetainedMessage
 
 _log = structlog.get_logger("foldmq")
 
@@ -104,7 +111,7 @@ class Operations:
             name = text(request, "client")
             session = node.directory.find_session(name)
         else:
-            actor = _actor(urn, node)
+            actor = actor_of(urn, node)
             if isinstance(actor, Connection) and actor.session is None and not actor.ended:
                 command = OperatorCommand("kick", by, urn, None)
                 command.carry_out(node)
@@ -129,7 +136,7 @@ class Operations:
         """Make a session or subscription fail: its successor starts from the log."""
         node = self._node
         urn = text(request, "actor")
-        actor = _actor(urn, node)
+        actor = actor_of(urn, node)
         if isinstance(actor, Connection):
             raise Refused("a connection cannot be restarted, only kicked: the client reconnects")
         if isinstance(actor, Session) and actor.name in node.rebuilding:
@@ -235,9 +242,7 @@ class Operations:
         """Record up to which record the log is archived, if the archive belongs to this log."""
         node = self._node
         through = number(request, "through", 0, _LAST_RECORD)
-        link, where = text(request, "link"), text(request, "where")
-        if len(where) > _LONGEST_PLACE:
-            raise Refused(f"where must have at most {_LONGEST_PLACE} characters")
+        link, where = text(request, "link"), _short(request, "where", _LONGEST_PLACE)
         archive = node.state.archived
         if (
             archive is not None
@@ -335,13 +340,6 @@ def _ended(state: SessionState, held: HeldTime, node: NodeContext) -> bool:
     return offline and node.expires_in(state) * 1000 <= held.ms
 
 
-def _actor(urn: str, node: NodeContext) -> LoopActor:
-    actor = node.kernel.get(urn)
-    if actor is None:
-        raise Refused(f"no actor {shown(urn)}")
-    return actor
-
-
 def _short(request: Mapping[str, Any], field: str, most: int) -> str:
     value = text(request, field)
     if len(value) > most:
@@ -417,40 +415,29 @@ def clear_topics(
     return command
 
 
-def clear_denied(node: NodeContext) -> None:
+async def clear_denied(node: NodeContext) -> None:
     """Remove the retained messages that are known not to be permitted, in small steps."""
     steps = (
         part[begin : begin + _AT_ONCE]
         for part in node.state.retained.parts()
         for begin in range(0, len(part), _AT_ONCE)
     )
-    _clear_next(node, steps, 0)
-
-
-def _clear_next(node: NodeContext, steps: Iterator[list[str]], count: int) -> None:
-    """Do the next step; ``count`` messages have been removed before."""
-    if node.draining or node.failed.done():
-        return
-    pause = _WAIT
-    if not node.not_ready_reasons():
+    count = 0
+    while not (node.draining or node.failed.done()):
+        if node.not_ready_reasons():
+            await asyncio.sleep(_WAIT)
+            continue
         topics = next(steps, None)
         if topics is None:
             if count:
                 _log.info("retained messages removed", reason="not_permitted", count=count)
             return
-        count += _clear(node, topics)
-        pause = _PAUSE
-    node.timers.after(pause, lambda: _clear_next(node, steps, count))
-
-
-def _clear(node: NodeContext, topics: list[str]) -> int:
-    """Remove those of some topics; return their number."""
-    current = map(node.state.retained.current, topics)
-    denied = [
-        message.topic
-        for message in current
-        if message is not None and publisher_permitted(message, node) is False
-    ]
-    if denied:
-        clear_topics(node, denied, _SETTING, one_of_many=True)
-    return len(denied)
+        denied = [
+            message.topic
+            for message in map(node.state.retained.current, topics)
+            if message is not None and publisher_permitted(message, node) is False
+        ]
+        if denied:
+            clear_topics(node, denied, _SETTING, one_of_many=True)
+        count += len(denied)
+        await asyncio.sleep(_PAUSE)

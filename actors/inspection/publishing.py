@@ -11,17 +11,17 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from actors.access.rules import TopicAcl
-from actors.inspection.inspector import NotReady, Refused, Work, text
+from actors.inspection.inspector import NotReady, Refused, Work, text, valid
 from actors.session.decisions.publish_admission import TOO_LARGE, admit
 from actors.session.node_context import NodeContext
-from actors.session.outside_publisher import OutsidePublisher, packet_ids_after
+from actors.session.outside_publisher import GateSink, OutsidePublisher, packet_ids_after
 from eventstore.format.events import API_SESSION, API_USER
-from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.message_properties import (
     MessageProperties,
     decode_message_properties,
@@ -62,21 +62,6 @@ class _ApiMessage(NamedTuple):
         return len(self.topic) + len(self.payload) + len(self.block)
 
 
-class _Stored:
-    """A sink of the gate that resolves a future: what a turn recorded is on disk."""
-
-    __slots__ = ("done", "gated", "waits_for")
-
-    def __init__(self) -> None:
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def write(self, _data: bytes) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-
 class ApiPublishing:
     """Publishes for the tokens of the web page."""
 
@@ -99,7 +84,7 @@ class ApiPublishing:
         publisher = OutsidePublisher(self._node, session)
         access = self._node.permissions.permissions.access(API_USER, (), session)
         receipts: list[_Receipt] = []
-        waits: list[_Stored] = []
+        waits: list[asyncio.Future[None]] = []
         for run in _runs(messages):
             refusals = yield from self._refusals(run, publisher, access)
             begin = 0
@@ -109,8 +94,7 @@ class ApiPublishing:
                 if at < len(run):
                     receipts.append({"refused": refusals[at]})
                 begin = at + 1
-        for stored in waits:
-            yield stored.done
+        yield from waits
         return {"node": self._node.options.node, "receipts": receipts}
 
     def end(self) -> None:
@@ -129,7 +113,7 @@ class ApiPublishing:
         publisher: OutsidePublisher,
         run: Sequence[_ApiMessage],
         receipts: list[_Receipt],
-        waits: list[_Stored],
+        waits: list[asyncio.Future[None]],
     ) -> _Pauses:
         """Publish messages with the same flags, in parts that fit into a turn."""
         node = self._node
@@ -138,7 +122,9 @@ class ApiPublishing:
             topics = [message.topic for message in run]
             count = 0 if node.journal.congested else publisher.at_once(topics, run[0].qos)
             if not count:
-                yield self._pause()
+                later = asyncio.get_running_loop().create_future()
+                node.timers.after(_PAUSE, partial(_resolve, later))
+                yield later
                 continue
             packet = _packet(run[:count])
             recorded = bool(packet.qos or packet.retain)
@@ -155,18 +141,11 @@ class ApiPublishing:
                 receipt: _Receipt = {"matched": len(routes[message.topic].targets)}
                 receipts.append({"position": positions[at], **receipt} if recorded else receipt)
             if recorded:
-                stored = _Stored()
-                node.journal.send_when_durable(stored, b" ")
+                waits.append(asyncio.get_running_loop().create_future())
+                node.journal.send_when_durable(GateSink(partial(_resolve, waits[-1])), b" ")
                 node.kernel.wake()
-                waits.append(stored)
             run = run[count:]
             yield None
-
-    def _pause(self) -> asyncio.Future[None]:
-        """Return a future that is done a little later."""
-        waited = _Stored()
-        self._node.timers.after(_PAUSE, lambda: waited.write(b""))
-        return waited.done
 
     def _refusals(
         self, run: Sequence[_ApiMessage], publisher: OutsidePublisher, access: TopicAcl
@@ -198,6 +177,11 @@ class ApiPublishing:
         return admitted.close or admitted.drops[0][0]
 
 
+def _resolve(waited: asyncio.Future[None], _data: bytes = b"") -> None:
+    if not waited.done():
+        waited.set_result(None)
+
+
 def _runs(messages: Sequence[_ApiMessage]) -> Iterator[list[_ApiMessage]]:
     """Yield the messages in parts with the same flags."""
     for _, group in groupby(messages, attrgetter("flags")):
@@ -220,12 +204,10 @@ def _message(request: object) -> _ApiMessage:
     """Return a message of a request; raises Refused."""
     if not isinstance(request, dict):
         raise Refused("a message must be an object")
-    topic, qos, retain = text(request, "topic"), request.get("qos", 1), request.get("retain", False)
+    topic = valid(request, "topic")
+    qos, retain = request.get("qos", 1), request.get("retain", False)
     try:
-        validate_topic_name(topic)
         payload = base64.b64decode(text(request, "payload_base64"), validate=True)
-    except TopicError as error:
-        raise Refused(f"topic: {error}") from None
     except binascii.Error:
         raise Refused("payload_base64 must be base64") from None
     if qos not in (0, 1, 2) or isinstance(qos, bool) or not isinstance(retain, bool):

@@ -25,6 +25,7 @@ from actors.inspection.inspector import (
     NotReady,
     Refused,
     Work,
+    actor_of,
     count_outstanding,
     flag,
     in_steps,
@@ -32,6 +33,7 @@ from actors.inspection.inspector import (
     optional,
     shown,
     text,
+    valid,
 )
 from actors.inspection.problems import ProblemSearch
 from actors.inspection.status_metrics import log_sessions
@@ -44,12 +46,7 @@ from eventstore.format.events import LOG_SESSION
 from eventstore.format.name_entries import is_token
 from projections.state.session import SessionState
 from projections.state.session_table import OutstandingTotals
-from protocol.mqtt.topics import (
-    TopicError,
-    matches,
-    validate_topic_filter,
-    validate_topic_name,
-)
+from protocol.mqtt.topics import matches, validate_topic_filter
 
 _LEASE = 10.0
 """Seconds without a query after which counting stops."""
@@ -264,7 +261,7 @@ class Queries:
     def actor(self, request: Mapping[str, Any]) -> Answer:
         """One actor in detail."""
         node = self._node
-        actor = _actor(request, node)
+        actor = actor_of(text(request, "id"), node)
         row = views.actor_row(actor, node)
         detail: dict[str, Any] = {}
         if isinstance(actor, Session):
@@ -352,7 +349,10 @@ class Queries:
         """Retained messages on topics that match a filter; or only those without permission."""
         self._check_retained()
         index = self._node.state.retained
-        topic_filter, denied_only = _filter(request), flag(request, "not_permitted")
+        denied_only = flag(request, "not_permitted")
+        topic_filter = "#"
+        if request.get("filter") not in (None, ""):
+            topic_filter = valid(request, "filter", validate_topic_filter)
         topics: Iterable[str] = chain.from_iterable(index.parts())
         if topic_filter != "#" and not {"#", "+"} & set(topic_filter.split("/")):
             topics = [topic_filter]
@@ -384,7 +384,7 @@ class Queries:
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
         """Preview a message on a topic: its outcome for each matching subscription."""
         node = self._node
-        topic = _topic(request)
+        topic = valid(request, "topic")
         size = number(request, "size", 0, _LARGEST_SIZE) if "size" in request else None
         message = receiver_preview.Previewed(topic, number(request, "qos", 1, 2), size)
         matching: dict[str, list[receiver_preview.Match]] = {}
@@ -513,14 +513,6 @@ def _wanted_sessions(
     return wanted
 
 
-def _actor(request: Mapping[str, Any], node: NodeContext) -> LoopActor:
-    name = text(request, "id")
-    actor = node.kernel.get(name)
-    if actor is None:
-        raise Refused(f"no actor {shown(name)}")
-    return actor
-
-
 def _top(request: Mapping[str, Any], keys: Mapping[str, Any]) -> Top | None:
     top = request.get("top")
     if top is None:
@@ -540,21 +532,3 @@ def _glob(request: Mapping[str, Any]) -> Callable[[str], bool] | None:
         )
     match = compile_pattern(translate(pattern)).match
     return lambda name: match(name) is not None
-
-
-def _filter(request: Mapping[str, Any]) -> str:
-    topic_filter = optional(request, "filter") or "#"
-    try:
-        validate_topic_filter(topic_filter)
-    except TopicError as error:
-        raise Refused(f"filter: {error}") from None
-    return topic_filter
-
-
-def _topic(request: Mapping[str, Any]) -> str:
-    topic = text(request, "topic")
-    try:
-        validate_topic_name(topic)
-    except TopicError as error:
-        raise Refused(f"topic: {error}") from None
-    return topic

@@ -181,18 +181,18 @@ class TracingObserver:
         self.ended = safely(recorder.on_ended)
 
 
+@dataclass(eq=False, repr=False)
 class TraceRecorder:
     """Renders the actions of actors as lines.
 
     ``ended`` is called with a trace whose only actor has ended, and with the reason.
     """
 
-    def __init__(
-        self, node: NodeContext, admission: Admission, ended: Callable[[Trace, End], None]
-    ) -> None:
-        self._node = node
-        self._admission = admission
-        self._ended = ended
+    _node: NodeContext
+    _admission: Admission
+    _ended: Callable[[Trace, End], None]
+
+    def __post_init__(self) -> None:
         self.running: LoopActor | None = None
         """The traced actor that is running."""
         self._traces: list[Trace] = []

@@ -62,6 +62,7 @@ class FollowedState:
     """The subscription index of the state."""
 
 
+@dataclass(eq=False, repr=False)
 class StateReader:
     """Reads the state of a log; :meth:`take` folds records appended later.
 
@@ -69,15 +70,11 @@ class StateReader:
     projections, after the state has them and before the log is folded.
     """
 
-    def __init__(
-        self,
-        log: EventLog,
-        on_frozen: Callable[[SessionState], None],
-        on_loaded: Callable[[LoadedProjections], None],
-    ) -> None:
-        self._log = log
-        self._on_frozen = on_frozen
-        self._on_loaded = on_loaded
+    _log: EventLog
+    _on_frozen: Callable[[SessionState], None]
+    _on_loaded: Callable[[LoadedProjections], None]
+
+    def __post_init__(self) -> None:
         self._state: NodeState
         self._before: Position | None = None
         """Position before which messages may be unknown, because projections were loaded."""

@@ -14,8 +14,22 @@ from actors.session.session_messages import NOT_LOGGED, Publication
 from eventstore.format.events import Released, SessionClosed, SessionOpened
 from eventstore.format.positions import Position, to_runs
 from eventstore.log.message_store import StoredMessages
+from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.packets import Publishes
 from protocol.mqtt.sparkplug import certificate_topic
+
+
+class GateSink:
+    """Passes what the gate releases to a function: a sink that is not a connection."""
+
+    def __init__(self, release: Callable[[bytes], object]) -> None:
+        self._release = release
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+
+    def write(self, data: bytes) -> None:
+        """Pass bytes on whose events are on disk."""
+        self._release(data)
 
 
 class OutsidePublisher(Publisher):
