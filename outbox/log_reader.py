@@ -128,10 +128,10 @@ class DueMessages:
             if end < sequence:
                 yield []
                 continue
-            last = min(end, sequence + _RECORDS_AT_ONCE - 1)
-            self._matched = last < end  # what is far behind is read without pauses
+            stop = min(end, sequence + _RECORDS_AT_ONCE - 1)
+            self._matched = stop < end  # what is far behind is read without pauses
             try:
-                records = self._source.records(sequence, last, whole_turns=self._whole_turns)
+                records = self._source.records(sequence, stop, whole_turns=self._whole_turns)
                 async for record in records:
                     sequence = record.sequence + 1
                     complete = turns.take(record)[1]
@@ -147,10 +147,10 @@ class DueMessages:
 
     async def messages_at(self, refs: Iterable[Position]) -> list[OutboxMessage]:
         """Return the messages at some positions in order, without those that were cut off."""
-        wanted = {*refs}
+        positions = {*refs}
         while True:
             begin = self._source.begin
-            present = {ref >> INDEX_BITS for ref in wanted if ref >> INDEX_BITS >= begin}
+            present = {ref >> INDEX_BITS for ref in positions if ref >> INDEX_BITS >= begin}
             try:
                 records = await self._source.some(present) if present else []
             except CutMeanwhile:
@@ -163,7 +163,7 @@ class DueMessages:
                     for record in records
                     for item in publications_in(record)
                     for message in _contents(item, record)
-                    if message.position in wanted
+                    if message.position in positions
                 ]
 
     async def _reopen(self) -> None:
@@ -204,10 +204,10 @@ class DueMessages:
                     held = [self._held(ref, here) for ref in due.refs]
                     messages = [message for message in held if message is not None]
                     if len(messages) == len(held):
-                        known = with_content(due, messages)
+                        batches = with_content(due, messages)
                     else:
-                        known = iter(await self._content(due, here, portion))
-                    for published in known:
+                        batches = iter(await self._content(due, here, portion))
+                    for published in batches:
                         self._take(published, portion)
         return portion
 
@@ -270,38 +270,38 @@ class DueMessages:
     ) -> list[Publications]:
         """Return released messages; those that the log no longer has are noted as missing."""
         store = MessageStore(1 << 62)
-        wanted = {ref for ref in releases.refs if self._held(ref, here) is None}
-        while wanted:
+        unread = {ref for ref in releases.refs if self._held(ref, here) is None}
+        while unread:
             try:
-                await self._read(wanted, store)
+                await self._read(unread, store)
                 break
             except CutMeanwhile:
                 await self._reopen()
             except LogUnavailable as error:
                 await self._wait(error)
-        known, missing = known_content(
+        publications, missing = known_content(
             releases, lambda ref: self._held(ref, here) or store.get(ref)
         )
         portion.missing += [(place, 1) for place in missing]
-        return known
+        return publications
 
     def _held(self, ref: Position, here: MessageStore) -> Message | None:
         return self._unreleased.get(ref) or here.get(ref)
 
-    async def _read(self, wanted: set[Position], store: MessageStore) -> None:
+    async def _read(self, positions: set[Position], store: MessageStore) -> None:
         """Read messages from their records, or where the log repeats them since it was cut."""
         begin = self._source.begin
-        present = {ref >> INDEX_BITS for ref in wanted if ref >> INDEX_BITS >= begin}
+        present = {ref >> INDEX_BITS for ref in positions if ref >> INDEX_BITS >= begin}
         if present:
             for record in await self._source.some(present):
                 store.add_record(record)
-        gone = {ref for ref in wanted if ref >> INDEX_BITS < begin}
-        if not gone:
+        removed = {ref for ref in positions if ref >> INDEX_BITS < begin}
+        if not removed:
             return
         async for record in self._source.records_with((b"MessagesCarried",), lambda _: None):
             for stored in messages_of(record):
                 self._unreleased.add(stored)  # adjacent messages will be needed next
-                if any(0 <= ref - stored.first < len(stored.payloads) for ref in gone):
+                if any(0 <= ref - stored.first < len(stored.payloads) for ref in removed):
                     store.add(stored)
 
 

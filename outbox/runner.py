@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ from outbox.control import (
     Refusal,
 )
 from outbox.log_reader import CursorLost, DueMessages, LogPortion
-from outbox.read_ahead import ReadAhead
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, Sink, TryAgain
 
 _log = structlog.get_logger("foldmq")
@@ -37,6 +37,10 @@ _IDLE_REPORT = 30.0
 _ASK_AGAIN = 1.0
 _READ_AHEAD_BYTES = 4 * 1024 * 1024
 """Bytes of messages that are read while a batch is sent; one turn may exceed it."""
+_TURN_BYTES = 256
+"""Counted for a turn besides its messages."""
+_MESSAGE_BYTES = 512
+"""Counted for a message besides its topic, payload and properties: what its objects take."""
 _NOT_QUOTED = "the answer is not recorded, because the content is sealed"
 _MOST_REFUSED = _MOST_LOST = 1000
 """Numbers of refused messages, and of lost ones, that are recorded at once."""
@@ -58,33 +62,75 @@ class _Restart(Exception):  # noqa: N818 - it is an answer, not an error
     """The log has another cursor than this runner: continue from that one."""
 
 
+class ReadAhead:
+    """A bounded buffer between the reader of the log and the sender: read while a batch is sent."""
+
+    def __init__(self, most: int) -> None:
+        """``most`` is the number of bytes from which on the reader waits."""
+        self._most = most
+        self._size = 0
+        self._portions: deque[tuple[LogPortion, int]] = deque()
+        self._error: Exception | None = None
+        self._filled = asyncio.Event()
+        self._room = asyncio.Event()
+
+    @property
+    def waiting_ms(self) -> int:
+        """Time of the oldest message that was read and is not taken yet; 0: there is none."""
+        turns = (portion.messages for portion, _ in self._portions)
+        return next((messages[0].time_ms for messages in turns if messages), 0)
+
+    async def fill(self, portions: AsyncIterator[LogPortion]) -> None:
+        """Read until cancelled; an error is raised by :meth:`next`, behind what was read."""
+        try:
+            async for portion in portions:
+                while self._size > self._most:
+                    self._room.clear()
+                    await self._room.wait()
+                size = _TURN_BYTES
+                size += sum(_MESSAGE_BYTES + message.size for message in portion.messages)
+                self._portions.append((portion, size))
+                self._size += size
+                self._filled.set()
+        except Exception as error:  # noqa: BLE001 - the sender raises it
+            self._error = error
+            self._filled.set()
+
+    async def next(self, seconds: float) -> LogPortion | None:
+        """Return the next turn; None if there is none in this time."""
+        if not self._portions and self._error is None:
+            self._filled.clear()
+            try:
+                async with asyncio.timeout(max(0.0, seconds)):
+                    await self._filled.wait()
+            except TimeoutError:
+                return None
+        if not self._portions and self._error is not None:
+            raise self._error
+        portion, size = self._portions.popleft()
+        self._size -= size
+        self._room.set()
+        return portion
+
+
+@dataclass(eq=False, repr=False)
 class DestinationRunner:
     """Sends the due messages of a destination to its sink, in order, for ever."""
 
-    def __init__(
-        self,
-        name: str,
-        log: str,
-        sink: Sink,
-        due: Callable[[], DueMessages],
-        control: BrokerControl,
-        limits: BatchLimits,
-        now: Callable[[], float] = time.time,
-        is_erased: Callable[[int], bool] = lambda _: False,
-    ) -> None:
-        """``due`` returns a new reader; ``now`` is the time in Unix seconds.
+    name: str
+    _log: str
+    _sink: Sink
+    _due: Callable[[], DueMessages]
+    """Returns a new reader."""
+    _control: BrokerControl
+    _limits: BatchLimits
+    _now: Callable[[], float] = time.time
+    """Returns the time in Unix seconds."""
+    is_erased: Callable[[int], bool] = lambda _: False
+    """Returns whether a key of sealed contents was destroyed."""
 
-        ``is_erased`` returns whether a key of sealed contents was destroyed.
-        """
-        self.name = name
-        self._log = log
-        self._sink = sink
-        self._due = due
-        self._control = control
-        self._limits = limits
-        self._now = now
-        self._is_erased = is_erased
-        self._backoff = Backoff(limits.retry_base, limits.retry_most)
+    def __post_init__(self) -> None:
+        self._backoff = Backoff(self._limits.retry_base, self._limits.retry_most)
         self._run: Position = 0
         self._done = Progress()
         """What is stored by the destination and not recorded yet."""
@@ -97,7 +143,7 @@ class DestinationRunner:
         self._through_recorded: Position = 0
         self._shown: dict[str, Any] = {}
         self._state, self._error = "starting", ""
-        self._since = now()
+        self._since = self._now()
         self._sent = self._retries = self._expired = self._denied = self._erased = 0
         self._time_ms = 0
         """Time of the last record that the destination is through with."""
@@ -181,14 +227,13 @@ class DestinationRunner:
             *(self.name, self._log, cursor.run, cursor.through, cursor.received, cursor.number),
             self._record_received,
         )
-        through = max(cursor.through, await self._sink.open(about) or 0)
+        await self._sink.open(about)
         await self._end_watch()
-        self._done.through = through
         self._show("sending")
         self._missing.clear()
         ahead, due = ReadAhead(_READ_AHEAD_BYTES), self._due()
         self._ahead = ahead
-        reading = asyncio.create_task(ahead.fill(due.after(through, cursor.number)))
+        reading = asyncio.create_task(ahead.fill(due.after(cursor.through, cursor.number)))
         try:
             while True:
                 await self._send_next(ahead)
@@ -235,12 +280,12 @@ class DestinationRunner:
     async def _send_again(self, due: DueMessages) -> None:
         """Send refused messages for which an operator asked, each by itself."""
         refs, self._retry = self._retry, ()
-        left = dict.fromkeys(refs)  # those that are gone need nothing more, either
+        settled = dict.fromkeys(refs)  # those that are gone need nothing more, either
         for message in await due.messages_at(refs):
             await self._store([message])
             if message.position in self._refusals:
-                left.pop(message.position, None)  # a message may have several spans
-        self._done.retried += left
+                settled.pop(message.position, None)  # a message may have several spans
+        self._done.retried += settled
         self._waiting_ms = 0
         with contextlib.suppress(BrokerUnavailable):
             await self._record()
@@ -298,21 +343,21 @@ class DestinationRunner:
         if not any(message.expires for message in batch):
             return batch
         ended = expired_until(int(self._now() * 1000))
-        left = [message for message in batch if not 0 < message.expires <= ended]
-        self._expired += len(batch) - len(left)
-        return left
+        valid = [message for message in batch if not 0 < message.expires <= ended]
+        self._expired += len(batch) - len(valid)
+        return valid
 
     def _unerased(self, batch: list[OutboxMessage]) -> list[OutboxMessage]:
         """Return the messages whose content is not erased; the others are given up."""
         keys = {message.key for message in batch if message.key}
-        erased = {key for key in keys if self._is_erased(key)}
+        erased = {key for key in keys if self.is_erased(key)}
         if not erased:
             return batch
-        gone = [message for message in batch if message.key in erased]
-        self._erased += len(gone)
+        lost = [message for message in batch if message.key in erased]
+        self._erased += len(lost)
         self._missing += [
             LostMessages(message.at - 1, message.at, 1, "erased", message.number)
-            for message in gone
+            for message in lost
             if message.number  # those that are sent again are behind the cursor
         ]
         return [message for message in batch if message.key not in erased]
@@ -352,9 +397,9 @@ class DestinationRunner:
         if pause is None:
             pause = self._backoff.next(longest=answer.misconfigured)
         ends = self._clock() + min(pause, self._limits.retry_most)
-        while (left := ends - self._clock()) > 0:
+        while (remaining := ends - self._clock()) > 0:
             await self._record_if_due()
-            await asyncio.sleep(min(left, _REPORT_EVERY))
+            await asyncio.sleep(min(remaining, _REPORT_EVERY))
 
     # The cursor.
 
@@ -373,11 +418,11 @@ class DestinationRunner:
             await asyncio.sleep(_ASK_AGAIN)
 
     async def _record_if_due(self) -> None:
-        now, done = self._clock(), self._done
+        now, progress = self._clock(), self._done
         waits = now - self._reported
-        passed = done.through > self._through_recorded and self._idle_since >= 0
+        passed = progress.through > self._through_recorded and self._idle_since >= 0
         if (
-            (waits >= _REPORT_EVERY and (done.count or done.lost or self._settled()))
+            (waits >= _REPORT_EVERY and (progress.count or progress.lost or self._settled()))
             or (waits >= _REPORT_EVERY and self._shown_now() != self._shown)
             or waits >= _SHOW_EVERY
             or (passed and now - self._idle_since >= _IDLE_REPORT)
@@ -389,26 +434,26 @@ class DestinationRunner:
         """Record what is done so far. Raises BrokerUnavailable, and _Restart if the log differs."""
         if not self._run:
             return
-        done, refusals = self._done, self._settled()
-        news = done.count or done.lost or done.retried or refusals
-        moved = bool(news) or done.received > done.through
+        progress, refusals = self._done, self._settled()
+        news = progress.count or progress.lost or progress.retried or refusals
+        moved = bool(news) or progress.received > progress.through
         passed = 0 <= self._idle_since <= self._clock() - _IDLE_REPORT
-        more = len(refusals) > _MOST_REFUSED and not (done.received or done.lost)
+        more = len(refusals) > _MOST_REFUSED and not (progress.received or progress.lost)
         if more:  # the others follow, with the cursor behind them
             refusals = sorted(refusals, key=lambda each: each.settled)[:_MOST_REFUSED]
-        request = done.request(self.name, self._run, shown := self._shown_now(), refusals)
+        request = progress.request(self.name, self._run, shown := self._shown_now(), refusals)
         if more:
             request |= {"through": refusals[-1].settled, "number": refusals[-1].number}
         elif not (moved or passed):
-            request |= {"through": self._through_recorded, "number": done.number}
-        self._done = Progress(done.through, done.received, done.number)
+            request |= {"through": self._through_recorded, "number": progress.number}
+        self._done = Progress(progress.through, progress.received, progress.number)
         try:
             cursor = await self._control.record(request)
         except BaseException:
-            self._done.count += done.count
-            self._done.reset = self._done.reset or done.reset
-            self._done.lost[:0] = done.lost
-            self._done.retried[:0] = done.retried
+            self._done.count += progress.count
+            self._done.reset = self._done.reset or progress.reset
+            self._done.lost[:0] = progress.lost
+            self._done.retried[:0] = progress.retried
             raise
         for each in refusals:
             self._refusals.pop(each.ref, None)

@@ -2,14 +2,34 @@
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import orjson
 
 from protocol.mqtt.topics import matches
 
-_KNOWN_TOPICS = 4096
 LONG = 512
 """Characters from which on a text is not kept for the next message: a topic may have 65,535."""
+_KEPT = 8192
+
+Value = TypeVar("Value")
+
+
+class TextCache(dict[str, Value]):
+    """What follows from topics and other texts, computed once for those that come again."""
+
+    def __init__(self, compute: Callable[[str], Value]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, text: str) -> Value:
+        """Compute a value, and keep it unless the text is long."""
+        if len(self) >= _KEPT:
+            self.clear()
+        value = self._compute(text)
+        if len(text) < LONG:
+            self[text] = value
+        return value
 
 
 class Selection:
@@ -26,20 +46,12 @@ class Selection:
         Messages that the client ``own`` publishes came from the destination and are not due.
         """
         self.own = own
-        self._filters = tuple(filters)
         self._permitted = permitted
-        self._known: dict[str, bool] = {}
+        self._due = TextCache(lambda topic: any(matches(each, topic) for each in filters))
 
     def is_due(self, topic: str) -> bool:
         """Return whether messages on a topic are due."""
-        due = self._known.get(topic)
-        if due is None:
-            if len(self._known) >= _KNOWN_TOPICS:
-                self._known.clear()
-            due = any(matches(each, topic) for each in self._filters)
-            if len(topic) < LONG:
-                self._known[topic] = due
-        return due
+        return self._due[topic]
 
     @property
     def is_restricted(self) -> bool:

@@ -66,11 +66,8 @@ class Destination:
 class Sink(Protocol):
     """Sends messages to one destination."""
 
-    async def open(self, about: Destination) -> Position | None:
-        """Prepare; return the cursor that the destination itself has stored, if it keeps one.
-
-        Raises TryAgain.
-        """
+    async def open(self, about: Destination) -> None:
+        """Prepare to send from the cursor on; raises TryAgain."""
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Return when every message of the batch is stored; called for one batch at a time.

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import structlog
 
 from actors.bridge.bridge_properties import PropertyLosses, PropertyReader, PropertyWriter
-from actors.bridge.erased_ranges import ErasedRanges
 from actors.bridge.from_nats import FromNats
 from actors.bridge.recorded_messages import RecordedMessages
 from actors.bridge.replies import Answered, Replies, ReplySubjects
@@ -25,6 +24,7 @@ from actors.bridge.subscriber_probes import SubscriberProbes
 from actors.bridge.to_nats import GatedMessages, OutgoingMessages, ToNats
 from actors.kernel.actor import LoopActor
 from actors.node.read_pause import ReadPause
+from actors.session.outside_publisher import GateSink
 from eventstore.format.destination_events import NATS_DESTINATION, Forwarded, ForwardLost
 from eventstore.format.events import NATS_SESSION
 from eventstore.format.positions import position
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from actors.session.node_context import NodeContext
     from actors.session.session_messages import Batch, ClientConnection, Publication
     from eventstore.format.positions import Position
-    from eventstore.log.pending_record import GatedOutput
     from eventstore.nats.batch_client import BatchClient
     from eventstore.nats.batch_transport import NatsMessage
 
@@ -63,6 +62,9 @@ _TAKE_MORE = object()
 _CLOSE_SECONDS = 2.0
 _NO_HEADERS = b"NATS/1.0\r\n"
 _POLL = 0.005
+_ERASED_AT_ONCE = 1000
+"""Maximum number of ranges of erased messages that are recorded in a turn."""
+_MOST_ERASED = 10 * _ERASED_AT_ONCE
 
 
 class Connected(NamedTuple):
@@ -92,24 +94,46 @@ class OrderedLink:
         self.subscribe = link.subscribe
         self.unsubscribe = link.unsubscribe
 
-    def fence(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when everything written so far is processed."""
-        self._link.fence(lambda: self._tell(FencePassed(done)))
+    def fence(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when everything written so far is processed."""
+        self._link.fence(lambda: self._tell(FencePassed(call)))
 
 
-class _ReplyOutput:
-    """Sends replies to NATS when the gate releases them."""
+class ErasedRanges:
+    """Ranges of positions whose messages were all erased, until the cursor passes them."""
 
-    __slots__ = ("_link", "gated", "waits_for")
+    def __init__(self) -> None:
+        self._ranges: list[tuple[Position, Position, int]] = []
+        """Position before each, its last one, and the number of messages."""
+        self._continues = False
 
-    def __init__(self, link: BatchClient) -> None:
-        self._link = link
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
+    @property
+    def full(self) -> bool:
+        """Whether nothing more may be sent before some are recorded."""
+        return len(self._ranges) >= _MOST_ERASED
 
-    def write(self, data: bytes) -> None:
-        """Send protocol lines; clients without a reply retry."""
-        self._link.write(data)
+    def add(self, place: Position, *, follows: bool) -> None:
+        """Note a message; ``follows``: no other one was between it and the one noted before."""
+        after, count = place - 1, 1
+        if follows and self._continues:
+            after, _, before = self._ranges.pop()
+            count += before
+        self._ranges.append((after, place, count))
+        self._continues = follows
+
+    def end_range(self) -> None:
+        """Note that a message follows that is sent."""
+        self._continues = False
+
+    def take(self, through: Position) -> tuple[list[tuple[Position, Position, int]], Position]:
+        """Return the ranges up to a position, some at a time, and the position up to which."""
+        ranges = sorted(each for each in self._ranges if each[1] <= through)
+        if len(ranges) > _ERASED_AT_ONCE:
+            del ranges[_ERASED_AT_ONCE:]
+            through = ranges[-1][1]
+        self._ranges = [each for each in self._ranges if each[1] > through]
+        self._continues = self._continues and bool(self._ranges)
+        return ranges, through
 
 
 class Bridge(LoopActor):
@@ -154,6 +178,7 @@ class Bridge(LoopActor):
         self._replies = Replies(clock.monotonic, secrets.token_hex)
         may_publish = node.permissions.to_nats
         self._departures = ToNats(self._flows, options, self._answer, may_publish)
+        self.permissions_changed = self._departures.reset_denied
         self.recorded = RecordedMessages(
             node, options, self._flows, self._pass_on, self._room_for_recorded, prefix_of, failed
         )
@@ -168,10 +193,10 @@ class Bridge(LoopActor):
             self._replies,
             stats,
             PropertyReader(losses),
-            stream=f"FOLDMQ_LOG_{name}",
-            prefix_of=prefix_of,
-            answers=_ReplyOutput(link),
-            reports=reports,
+            f"FOLDMQ_LOG_{name}",
+            prefix_of,
+            GateSink(link.write),  # clients without a reply retry
+            reports,
         )
         self._backpressure = NatsBackpressure(self._much_room, node.timers.after)
         self._erased = ErasedRanges()
@@ -197,10 +222,6 @@ class Bridge(LoopActor):
             self._arrivals.end(reason)
             self.recorded.stop()
             self._flows.lose()
-
-    def permissions_changed(self) -> None:
-        """Check again which topics may be sent to NATS."""
-        self._departures.reset_denied()
 
     async def settle_last(self) -> None:
         """Record the position up to which NATS has the messages, if NATS confirms it soon."""

@@ -5,6 +5,7 @@ the remaining time to the expiry differs.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import structlog
@@ -76,28 +77,21 @@ class _Known(NamedTuple):
     correlation: bytes | None
 
 
+@dataclass(eq=False, repr=False)
 class PropertyWriter:
     """Writes the properties of messages to NATS."""
 
-    def __init__(
-        self,
-        options: BridgeOptions,
-        replies: ReplySubjects,
-        time_ms: Callable[[], int],
-        losses: PropertyLosses,
-        expired: Callable[[int], None],
-    ) -> None:
-        """``expired`` is called with the number of messages that expired before they were sent.
+    _options: BridgeOptions
+    _replies: ReplySubjects
+    _time_ms: Callable[[], int]
+    """Returns the Unix time; it is read once for a batch: see :meth:`end_batch`."""
+    _losses: PropertyLosses
+    expired: Callable[[int], None]
+    """Called with the number of messages that expired before they were sent."""
 
-        ``time_ms``, the Unix time, is read once for a batch: see :meth:`end_batch`.
-        """
-        self._options = options
-        self._replies = replies
-        self._time_ms = time_ms
+    def __post_init__(self) -> None:
         self._now_ms = 0
         """The time at which the current batch is sent; 0: the clock was not read yet."""
-        self._losses = losses
-        self.expired = expired
         self._known: dict[tuple[str, bytes], _Known] = {}
 
     def head(
@@ -108,19 +102,19 @@ class PropertyWriter:
         The latter is empty if no answer is requested. ``expires`` is the Unix time in seconds at
         which the message expires; 0: the block contains its lifetime.
         """
-        known = self._known.get((prefix, block)) or self._look_up(prefix, block)
-        lines, left = known.lines, known.expiry
-        if left is not None:
+        parts = self._known.get((prefix, block)) or self._look_up(prefix, block)
+        lines, expiry = parts.lines, parts.expiry
+        if expiry is not None:
             if expires:
-                left = seconds_left(left, expires, self._now())
-            lines += expiry_lines(left, ttl=self._options.ttl)
-        if known.dropped:
-            self._losses.add(TO_NATS, known.dropped)
-        if known.has_message_id and ref is not None:
+                expiry = seconds_left(expiry, expires, self._now())
+            lines += expiry_lines(expiry, ttl=self._options.ttl)
+        if parts.dropped:
+            self._losses.add(TO_NATS, parts.dropped)
+        if parts.has_message_id and ref is not None:
             constant, ref = without_message_id(constant), None
         sealed = b""
-        if known.response is not None:
-            sealed = self._replies.seal(known.response, known.correlation)
+        if parts.response is not None:
+            sealed = self._replies.seal(parts.response, parts.correlation)
         return header_block(constant, ref, lines), sealed
 
     def is_expired(self, expires: int) -> bool:
@@ -147,12 +141,12 @@ class PropertyWriter:
         return False
 
     def _look_up(self, prefix: str, block: bytes) -> _Known:
-        known = self._read(prefix, block)
+        parts = self._read(prefix, block)
         if len(block) <= _KNOWN_SIZE:
             if len(self._known) >= _KNOWN:
                 self._known.clear()
-            self._known[prefix, block] = known
-        return known
+            self._known[prefix, block] = parts
+        return parts
 
     def _read(self, prefix: str, block: bytes) -> _Known:
         properties = decode_message_properties(block)

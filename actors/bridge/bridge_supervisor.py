@@ -236,14 +236,14 @@ class BridgeSupervisor:
         if self._reports is not None:
             self._try(self._reports.heard, log, report)
 
-    def _when_subscribed(self, done: Callable[[], None]) -> None:
-        """Call ``done`` when NATS has all subscriptions; immediately without a connection."""
+    def _when_subscribed(self, call: Callable[[], None]) -> None:
+        """Call ``call`` when NATS has all subscriptions; immediately without a connection."""
         link = self._link
         connected = link is not None and link.connected and self.stats.connected
         if self._wire is None or self._actor is None or not connected:
-            done()
+            call()
         else:
-            self._wire.fence(done)
+            self._wire.fence(call)
 
     # Calls by the router, and as an observer of messages, in their turn.
 

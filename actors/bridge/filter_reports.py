@@ -9,6 +9,7 @@ broker. A broker that lacks changes reports this, and gets all filters again.
 import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import filterfalse
 from typing import Final
 
@@ -44,18 +45,6 @@ _ANY: Final = "-"
 class _FiltersOfLog:
     """What is known of the filters of another log."""
 
-    __slots__ = (
-        "arriving",
-        "asked",
-        "confirmed",
-        "filters",
-        "heard",
-        "incarnation",
-        "knows",
-        "part",
-        "through",
-    )
-
     def __init__(self) -> None:
         self.incarnation = ""
         """Identifies one run of its broker."""
@@ -76,6 +65,7 @@ class _FiltersOfLog:
         """Incarnation, number of changes, and number of the next part."""
 
 
+@dataclass(eq=False, repr=False)
 class FilterReports:
     """Reports the filters of this log, and subscribes for those of the others.
 
@@ -85,24 +75,18 @@ class FilterReports:
     call :meth:`connection_lost`. ``send`` sends a report to the other brokers.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        homes: TopicHomes,
-        own_filters: Callable[[], Iterable[str]],
-        wanted: Callable[[str], None],
-        unwanted: Callable[[str], None],
-        fence: Callable[[Callable[[], None]], None],
-        send: Callable[[bytes], object],
-    ) -> None:
-        self._node = node
-        self._homes = homes
-        self._own_filters = own_filters
-        self._wanted = wanted
-        self._unwanted = unwanted
-        self._fence = fence
-        self._send_bytes = send
-        self._others = {name: _FiltersOfLog() for name in homes.names if name != homes.own}
+    _node: NodeContext
+    _homes: TopicHomes
+    _own_filters: Callable[[], Iterable[str]]
+    _wanted: Callable[[str], None]
+    _unwanted: Callable[[str], None]
+    _fence: Callable[[Callable[[], None]], None]
+    _send_bytes: Callable[[bytes], object]
+
+    def __post_init__(self) -> None:
+        self._others = {
+            name: _FiltersOfLog() for name in self._homes.names if name != self._homes.own
+        }
         self._incarnation = secrets.token_hex(8)
         self._requests: FilterTrie[str] = FilterTrie()
         """Filters of requests that clients of other logs answer."""
@@ -166,10 +150,10 @@ class FilterReports:
 
     def _send_changes(self) -> None:
         unsent, self._unsent = self._unsent, {}
-        left = len(unsent)
+        remaining = len(unsent)
         for part in _parts(unsent):
-            left -= len(part)
-            before, self._sent = self._sent, self.changes - left
+            remaining -= len(part)
+            before, self._sent = self._sent, self.changes - remaining
             begun = list(filter(unsent.get, part))
             self._send(_CHANGES, before, begun, list(filterfalse(unsent.get, part)))
 
@@ -189,11 +173,11 @@ class FilterReports:
         self._report_soon()
 
     def _send(self, kind: int, *content: object) -> None:
-        known = {
+        reached = {
             name: (other.incarnation, other.through, other.confirmed)
             for name, other in self._others.items()
         }
-        report = (self._incarnation, self._sent, known, kind, content)
+        report = (self._incarnation, self._sent, reached, kind, content)
         self._send_bytes(orjson.dumps(report))
 
     # The filters of other logs.
@@ -204,8 +188,8 @@ class FilterReports:
         if other is None or not self._began or self._node.draining:
             return
         try:
-            incarnation, sent, known, kind, content = orjson.loads(data)
-            run, through, subscribed = known.get(self._homes.own, ("", -1, -1))
+            incarnation, sent, reached, kind, content = orjson.loads(data)
+            run, through, subscribed = reached.get(self._homes.own, ("", -1, -1))
         except (ValueError, TypeError, AttributeError) as error:
             _log.warning("a report of another broker cannot be read", reason=str(error))
             return
@@ -251,7 +235,13 @@ class FilterReports:
         self._confirm(other)
 
     def _take_part(
-        self, log: str, other: _FiltersOfLog, sent: int, number: int, last: bool, filters: list[str]
+        self,
+        log: str,
+        other: _FiltersOfLog,
+        sent: int,
+        number: int,
+        is_end: bool,
+        filters: list[str],
     ) -> None:
         """Process a part of all filters of another log."""
         if other.through >= sent:
@@ -268,7 +258,7 @@ class FilterReports:
         for topic_filter in filters:
             self._add(log, other, topic_filter)
         arriving.update(filters)
-        if last:
+        if is_end:
             for topic_filter in other.filters - arriving:
                 self._remove(log, other, topic_filter)
             other.arriving = None

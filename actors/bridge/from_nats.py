@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import islice
 from typing import Final, NamedTuple
@@ -27,12 +28,11 @@ from actors.bridge.interest import Interest, OwnMessages, SubjectInterest
 from actors.bridge.replies import LONGEST, Answered, Replies
 from actors.limits.bridge_options import REPLIES, REQUESTS, BridgeOptions
 from actors.routing.subscriber import Subscriber, is_shared
-from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.node_context import NodeContext
-from actors.session.outside_publisher import OutsidePublisher
+from actors.session.outside_publisher import OutsidePublisher, packet_ids_after
 from actors.session.session_messages import Batch
 from actors.session.subscription_actor import Subscription
-from eventstore.format.events import NATS_SESSION, SessionClosed, SessionOpened
+from eventstore.format.events import NATS_SESSION
 from eventstore.format.positions import INDEX_BITS, Position
 from eventstore.log.pending_record import OutputSink
 from eventstore.nats.batch_client import encode_pub
@@ -64,51 +64,39 @@ _AT_ONCE: Final = 128
 """Messages whose topics are looked up together."""
 
 
+@dataclass(eq=False, repr=False)
 class FromNats:
     """Publishes messages from NATS."""
 
-    def __init__(
-        self,
-        node: NodeContext,
-        options: BridgeOptions,
-        interest: Interest,
-        replies: Replies,
-        stats: BridgeStats,
-        properties: PropertyReader,
-        *,
-        stream: str,
-        prefix_of: Callable[[str], str],
-        answers: OutputSink,
-        reports: FilterReports | None = None,
-    ) -> None:
-        """``stream`` is that of the log, ``prefix_of`` returns the prefix of a session.
+    _node: NodeContext
+    _options: BridgeOptions
+    _interest: Interest
+    _replies: Replies
+    _stats: BridgeStats
+    _properties: PropertyReader
+    _stream: str
+    """That of the log."""
+    _prefix_of: Callable[[str], str]
+    """Returns the prefix of a session."""
+    _answers: OutputSink
+    """Gets protocol lines for NATS when the gate releases them."""
+    _reports: FilterReports | None = None
+    """Those of other logs; None: there are none."""
 
-        ``answers`` gets protocol lines for NATS when the gate releases them. ``reports`` are those
-        of other logs; None: there are none.
-        """
-        self._node = node
-        self._options = options
-        self._interest = interest
-        self._replies = replies
-        self._stats = stats
-        self._properties = properties
-        self._homes = interest.homes
-        self._reports = reports
-        names = [node.options.node] if self._homes is None else self._homes.names
+    def __post_init__(self) -> None:
+        self._homes = self._interest.homes
+        names = [self._node.options.node] if self._homes is None else self._homes.names
         self._names = {encode_value(name).decode() for name in names}
         """The names of the brokers that share the clients, as headers contain them."""
-        self._stream = stream
-        self._streams = {stream} | {f"FOLDMQ_LOG_{name}" for name in names}
-        self._prefix_of = prefix_of
-        self._answers = answers
-        self._publisher = OutsidePublisher(node, NATS_SESSION)
+        self._streams = {self._stream} | {f"FOLDMQ_LOG_{name}" for name in names}
+        self._publisher = OutsidePublisher(self._node, NATS_SESSION)
         self._seen: OrderedDict[bytes, tuple[float, int]] = OrderedDict()
         self._pid = 0
-        self._own = OwnMessages(node.options.node) if options.several_nodes else None
+        self._own = OwnMessages(self._node.options.node) if self._options.several_nodes else None
         """Finds messages that another node sent; None: there are no other nodes."""
         self._waiting: deque[_Arrival] = deque()
         """Messages that arrived and are not published yet."""
-        self._plain = _Declared(options.qos, False, None, b"", None, False)
+        self._plain = _Declared(self._options.qos, False, None, b"", None, False)
         """The declarations of a message without headers and reply subject."""
 
     def add(
@@ -148,12 +136,12 @@ class FromNats:
         topics = [
             topic for arrival in arrivals if (topic := self._place(arrival).topic) is not None
         ]
-        left = self._publisher.at_once(topics, 1 if self._options.qos else 0) if topics else 0
-        if left < len(topics):
+        room = self._publisher.at_once(topics, 1 if self._options.qos else 0) if topics else 0
+        if room < len(topics):
             for number, arrival in enumerate(arrivals):
                 if self._place(arrival).topic is not None:
-                    left -= 1
-                    if left < 0:
+                    room -= 1
+                    if room < 0:
                         del arrivals[number:]
                         break
         for _ in arrivals:
@@ -225,17 +213,18 @@ class FromNats:
                     node.count_dropped("expired", 1)
                     return run
                 block = properties.block()
-            if key is not None and (known := self._known(key)) is not None:
-                return self._acknowledge_duplicate(run, key, known, declared.reply)
+            if key is not None and (record := self._known(key)) is not None:
+                return self._acknowledge_duplicate(run, key, record, declared.reply)
             if declared.reply:
                 asked, block = self._ask(declared, properties, block, message, topic, place.prefix)
             if block and not self._publisher.fits(topic, payload, block):
                 node.count_dropped("bridge_too_large", 1)
                 return run
         about = declared.qos, declared.retain, place.prefix, answer
-        if run is None or (run.qos, run.retain, run.prefix, run.is_answer) != about:
+        if run is None or run.about != about:
             self._publish(run)
-            run = _Run(declared.qos, place.prefix, retain=declared.retain, is_answer=answer)
+            packet = Publishes(declared.qos, retain=declared.retain)
+            run = _Run(packet, place.prefix, answer)
         if key is not None:
             run.keys.append((len(run), key))
             self._seen[key] = (0.0, 0)
@@ -271,9 +260,7 @@ class FromNats:
 
     def end(self, reason: str) -> None:
         """Close the session under which messages from NATS are recorded, if it is open."""
-        state = self._node.state.sessions.live.get(NATS_SESSION)
-        if state is not None and state.connected:
-            self._node.emit(SessionClosed(NATS_SESSION, reason, state.generation))
+        self._publisher.close(reason)
 
     def _read(self, message: NatsMessage, prefix: str) -> _Declared:
         """Return the declarations of a message: flags, keys and reply subject."""
@@ -334,35 +321,30 @@ class FromNats:
         if run is None:
             return
         packet = run.packet
-        wanted = self._wanted(run.prefix)
+        is_receiver = self._wanted(run.prefix)
         if not packet.qos and not packet.retain:
             if self._node.options.record_qos0 or any(
                 raw.startswith(_SPARKPLUG) for raw in packet.topics
             ):
-                self._open()  # births are recorded
+                self._publisher.open(_LEVEL)  # births are recorded
             if self._homes is not None and not run.is_answer:
                 homes = self._homes
                 self._publisher.deliver_from_nats(packet, lambda raw: homes.is_home(raw.decode()))
             else:
-                self._publisher.publish_from_nats(packet, wanted)
+                self._publisher.publish_from_nats(packet, is_receiver)
             return
-        self._open()
+        self._publisher.open(_LEVEL)
         if packet.qos:
-            packet.packet_ids += self._packet_ids(len(packet))
+            packet.packet_ids += packet_ids_after(self._pid, len(packet))
+            self._pid = packet.packet_ids[-1]
         refs: list[Position] = []
-        for first, count in self._publisher.publish_from_nats(packet, wanted):
+        for first, count in self._publisher.publish_from_nats(packet, is_receiver):
             refs += range(first, first + count)
         now = self._node.clock.monotonic()
         for at, key in run.keys:
             self._seen[key] = (now, refs[at] >> INDEX_BITS)
         if run.asked:
             self._acknowledge([(refs[at] >> INDEX_BITS, reply) for at, reply in run.asked])
-
-    def _packet_ids(self, count: int) -> list[int]:
-        """Return packet identifiers for messages released in the turn of their arrival."""
-        ids = [(self._pid + number) % PACKET_IDS + 1 for number in range(count)]
-        self._pid = ids[-1]
-        return ids
 
     def _wanted(self, prefix: str) -> Callable[[Subscriber], bool] | None:
         """Return a function that returns whether a subscriber belongs to a prefix."""
@@ -450,14 +432,6 @@ class FromNats:
         entry = seen.get(key)
         return None if entry is None else entry[1]
 
-    def _open(self) -> None:
-        """Open the session under which messages from NATS are recorded."""
-        known = self._node.state.sessions.get(NATS_SESSION)
-        if known is not None and known.connected:
-            return
-        generation = known.generation + 1 if known is not None else 1
-        self._node.emit(SessionOpened(NATS_SESSION, False, True, _LEVEL, generation=generation))
-
 
 class _Arrival(NamedTuple):
     """A message from NATS, and the request of an MQTT client that it answers, if any."""
@@ -485,22 +459,23 @@ class _Declared(NamedTuple):
         return bool(self.qos) or self.retain
 
 
+@dataclass(slots=True)
 class _Run:
     """Consecutive messages with the same flags."""
 
-    __slots__ = ("asked", "is_answer", "keys", "packet", "prefix", "qos", "retain")
+    packet: Publishes
+    prefix: str
+    is_answer: bool
+    """Whether they answer requests of MQTT clients; only this broker gets these from NATS."""
+    asked: list[tuple[int, bytes]] = field(default_factory=list)
+    """(number of the message, reply subject)."""
+    keys: list[tuple[int, bytes]] = field(default_factory=list)
+    """(number of the message, message ID)."""
 
-    def __init__(self, qos: int, prefix: str, *, retain: bool, is_answer: bool) -> None:
-        self.qos = qos
-        self.retain = retain
-        self.is_answer = is_answer
-        """Whether they answer requests of MQTT clients; only this broker gets these from NATS."""
-        self.prefix = prefix
-        self.packet = Publishes(qos, retain=retain)
-        self.asked: list[tuple[int, bytes]] = []
-        """(number of the message, reply subject)."""
-        self.keys: list[tuple[int, bytes]] = []
-        """(number of the message, message ID)."""
+    @property
+    def about(self) -> tuple[int, bool, str, bool]:
+        """What its messages have in common."""
+        return self.packet.qos, self.packet.retain, self.prefix, self.is_answer
 
     def __len__(self) -> int:
         return len(self.packet)

@@ -113,9 +113,7 @@ class OwnMessages:
 
         If a NATS client publishes a message with copied headers elsewhere, its topic differs.
         """
-        if self._line not in headers:
-            return False
-        return b"\r\nFoldmq-Topic: %b\r\n" % encode_value(topic.decode()) in headers
+        return self._line in headers and topic_header(topic.decode()) in headers
 
 
 def _digest(message: NatsMessage) -> bytes:
@@ -229,8 +227,8 @@ class Interest:
         """Counts connections: a confirmation is valid only for its own connection."""
         self.requests = 0
         """Filters of requests."""
-        self._elsewhere: Counter[str] = Counter()
-        """Filter of other logs for which this one subscribes -> number of these logs."""
+        self._needed: Counter[tuple[str, str]] = Counter()
+        """(prefix, filter) -> the number of logs with it for which this one subscribes."""
         self.homes: TopicHomes | None = None
         """The homes of topics; None: there is one log."""
         self.on_change: Callable[[str, bool], None] = _nothing
@@ -248,11 +246,8 @@ class Interest:
     def attach(self, link: OrderedLink) -> None:
         """Subscribe to all current filters, and to new ones from now on."""
         self._link = link
-        for prefix, topic_filter in self._filters:
+        for prefix, topic_filter in self._needed:
             self._subscribe(prefix, topic_filter)
-        for topic_filter in self._elsewhere:
-            if ("", topic_filter) not in self._filters:
-                self._subscribe("", topic_filter)
 
     def detach(self) -> None:
         """End all subscriptions in NATS, and only count filters until ``attach``."""
@@ -269,6 +264,8 @@ class Interest:
 
     def clear(self) -> None:
         """Remove everything, as subscriptions will be reported again. Only without a connection."""
+        for prefix, topic_filter in self._filters:
+            self._release(prefix, topic_filter)
         self._filters.clear()
         self._prefix_by_subscription.clear()
         self._serving.clear()
@@ -286,12 +283,10 @@ class Interest:
         prefix = self._prefix_of(session)
         if prefix:
             self._prefix_by_subscription[session, topic_filter] = prefix
-        wanted = prefix, topic_filter
-        self._filters[wanted] += 1
-        if self._filters[wanted] == 1:
+        self._filters[prefix, topic_filter] += 1
+        if self._filters[prefix, topic_filter] == 1:
             self.requests += topic_filter.startswith(REQUESTS)
-            if self._link is not None and (prefix or not self._elsewhere[topic_filter]):
-                self._subscribe(prefix, topic_filter)
+            self._need(prefix, topic_filter)
             if not prefix:
                 self.on_change(topic_filter, True)
 
@@ -306,13 +301,11 @@ class Interest:
             if self._prefix_by_subscription
             else ""
         )
-        wanted = prefix, topic_filter
-        self._filters[wanted] -= 1
-        if not self._filters[wanted]:
-            del self._filters[wanted]
+        self._filters[prefix, topic_filter] -= 1
+        if not self._filters[prefix, topic_filter]:
+            del self._filters[prefix, topic_filter]
             self.requests -= topic_filter.startswith(REQUESTS)
-            if self._link is not None and (prefix or not self._elsewhere[topic_filter]):
-                self._unsubscribe(prefix, topic_filter)
+            self._release(prefix, topic_filter)
             if not prefix:
                 self.on_change(topic_filter, False)
 
@@ -322,19 +315,23 @@ class Interest:
 
     def wanted_elsewhere(self, topic_filter: str) -> None:
         """Record that another log has a filter for which this one subscribes."""
-        self._elsewhere[topic_filter] += 1
-        first = self._elsewhere[topic_filter] == 1 and ("", topic_filter) not in self._filters
-        if first and self._link is not None:
-            self._subscribe("", topic_filter)
+        self._need("", topic_filter)
 
     def unwanted_elsewhere(self, topic_filter: str) -> None:
         """Record that another log no longer has such a filter."""
-        self._elsewhere[topic_filter] -= 1
-        if self._elsewhere[topic_filter]:
-            return
-        del self._elsewhere[topic_filter]
-        if self._link is not None and ("", topic_filter) not in self._filters:
-            self._unsubscribe("", topic_filter)
+        self._release("", topic_filter)
+
+    def _need(self, prefix: str, topic_filter: str) -> None:
+        self._needed[prefix, topic_filter] += 1
+        if self._needed[prefix, topic_filter] == 1 and self._link is not None:
+            self._subscribe(prefix, topic_filter)
+
+    def _release(self, prefix: str, topic_filter: str) -> None:
+        self._needed[prefix, topic_filter] -= 1
+        if not self._needed[prefix, topic_filter]:
+            del self._needed[prefix, topic_filter]
+            if self._link is not None:
+                self._unsubscribe(prefix, topic_filter)
 
     def place(self, subject: bytes) -> SubjectInterest:
         """Return the subscriptions for a subject."""
@@ -410,26 +407,31 @@ class Interest:
 
     def _confirm(self) -> None:
         """Clear owed copies of messages older than new subscriptions."""
-        link, copies = self._link, self.copies
-        if link is None:
-            return
-        new, self._unconfirmed = self._unconfirmed, set()
-        self._confirming, asked = True, self._round
+        new, self._unconfirmed, self._confirming = self._unconfirmed, set(), True
 
         def confirmed() -> None:
-            if asked == self._round:
-                debts = copies.of(new)
-                # Copies may still arrive, but none after the next answer of the server.
-                link.fence(lambda: again(debts))
+            debts = self.copies.of(new)
+            # Copies may still arrive, but none after the next answer of the server.
+            self._after_answer(lambda: again(debts))
 
         def again(debts: list[ExpectedCopy]) -> None:
-            if asked == self._round:
-                copies.write_off(debts)
-                self._confirming = False
-                if self._unconfirmed:
-                    self._confirm()
+            self.copies.write_off(debts)
+            self._confirming = False
+            if self._unconfirmed:
+                self._confirm()
 
-        link.fence(confirmed)
+        self._after_answer(confirmed)
+
+    def _after_answer(self, work: Callable[[], None]) -> None:
+        """Do work when the server has answered, unless the connection is lost before."""
+        asked = self._round
+
+        def answered() -> None:
+            if asked == self._round:
+                work()
+
+        if self._link is not None:
+            self._link.fence(answered)
 
     def _unsubscribe(self, prefix: str, topic_filter: str) -> None:
         for subject in self._subjects(prefix, topic_filter):
@@ -450,20 +452,15 @@ class Interest:
 
     def _confirm_ends(self) -> None:
         """Confirm ended subscriptions; those that end meanwhile wait for the next round."""
-        link = self._link
-        if link is None:
-            return
-        ending, self._ending = self._ending, []
-        self._confirming_ends, asked = True, self._round
+        ending, self._ending, self._confirming_ends = self._ending, [], True
 
         def confirmed() -> None:
-            if asked == self._round:
-                self._ended(ending)
-                self._confirming_ends = False
-                if self._ending:
-                    self._confirm_ends()
+            self._ended(ending)
+            self._confirming_ends = False
+            if self._ending:
+                self._confirm_ends()
 
-        link.fence(confirmed)
+        self._after_answer(confirmed)
 
     def _ended(self, sids: Collection[int]) -> None:
         for sid in sids:

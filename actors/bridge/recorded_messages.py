@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ _UNRELEASED = 8 * 1024 * 1024
 """Bytes of QoS 2 messages kept until they are released; others are read from the log again."""
 
 
+@dataclass(eq=False, repr=False)
 class RecordedMessages:
     """Sends QoS 1 and 2 messages of the log to NATS; it is the output that waits at the gate.
 
@@ -60,23 +62,15 @@ class RecordedMessages:
     subjects now.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        options: BridgeOptions,
-        flows: SubscriberProbes,
-        send: Callable[[OutgoingMessages], None],
-        room: Callable[[], bool],
-        prefix_of: Callable[[str], str],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._node = node
-        self._options = options
-        self._flows = flows
-        self._send = send
-        self._room = room
-        self._prefix_of = prefix_of
-        self._failed = failed
+    _node: NodeContext
+    _options: BridgeOptions
+    _flows: SubscriberProbes
+    _send: Callable[[OutgoingMessages], None]
+    _room: Callable[[], bool]
+    _prefix_of: Callable[[str], str]
+    _failed: Callable[[BaseException], None]
+
+    def __post_init__(self) -> None:
         self._users: dict[str, str | None] = {}
         """Users of sessions at the current record, if users have prefixes."""
         self._unreleased = MessageStore(_UNRELEASED)
@@ -277,10 +271,10 @@ class RecordedMessages:
     async def _records(self, sequence: int) -> list[Record]:
         """Return some records on disk from one on; empty if there are none, or they were cut."""
         node = self._node
-        last = min(node.journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
-        if sequence > last:
+        end = min(node.journal.last_complete_turn, sequence + _RECORDS_AT_ONCE - 1)
+        if sequence > end:
             return []
-        return await self._unless_unavailable(lambda: _all(node.log.read(sequence, last)), sequence)
+        return await self._unless_unavailable(lambda: _all(node.log.read(sequence, end)), sequence)
 
     async def _unless_unavailable(
         self, read: Callable[[], Awaitable[list[Record]]], first: int
@@ -308,8 +302,8 @@ class RecordedMessages:
             if isinstance(item, StoredMessages):
                 self._unreleased.add(item)
             elif item.session != NATS_SESSION and (due := item.after(through)) is not None:
-                known = [due] if isinstance(due, Publications) else await self._content(due)
-                for publications in known:
+                batches = [due] if isinstance(due, Publications) else await self._content(due)
+                for publications in batches:
                     if publications.qos:
                         await self._send_publications(publications)
         self.last = max(self.last, position(record.sequence + 1, 0) - 1)
@@ -363,10 +357,10 @@ class RecordedMessages:
             read = partial(self._node.log.read_some, carriers)
             for record in await self._unless_unavailable(read, min(carriers)):
                 store.add_record(record)
-        known, missing = known_content(releases, find)
+        publications, missing = known_content(releases, find)
         if missing:
             self._node.count_dropped("bridge_cut", len(missing), client=releases.session)
-        return known
+        return publications
 
     async def _until_possible(self) -> None:
         while not self._can_send:  # noqa: ASYNC110 - the server sets the pace

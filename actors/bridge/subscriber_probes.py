@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from protocol.nats.headers import header_block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from actors.bridge.bridge import OrderedLink
     from actors.bridge.bridge_properties import PropertyWriter
@@ -54,18 +54,11 @@ _CHUNK: Final = 1024 * 1024
 """Approximate bytes that are rendered before they are written to the connection."""
 
 
-class _Tokens:
-    """Makes unguessable names."""
-
-    def __init__(self) -> None:
-        self._made: list[str] = []
-
-    def next(self) -> str:
-        """Return a name that was not returned before."""
-        if not self._made:
-            digits, size = secrets.token_hex(_TOKENS * _TOKEN_BYTES), 2 * _TOKEN_BYTES
-            self._made = [digits[at : at + size] for at in range(0, len(digits), size)]
-        return self._made.pop()
+def _tokens() -> Iterator[str]:
+    """Yield unguessable names."""
+    while True:
+        digits, size = secrets.token_hex(_TOKENS * _TOKEN_BYTES), 2 * _TOKEN_BYTES
+        yield from (digits[at : at + size] for at in range(0, len(digits), size))
 
 
 class SubscriberProbes:
@@ -91,7 +84,7 @@ class SubscriberProbes:
         self._monotonic = monotonic
         self._later = later
         self._stats = stats
-        self._token = token or _Tokens().next
+        self._token = token or _tokens().__next__
         self._properties = properties
         self._out: list[bytes] = []
         self._rendered = 0
@@ -213,18 +206,8 @@ class SubscriberProbes:
         else:
             head = header_block(flow.head(leaving, at, self._node), ref)
         reply = reply or self._wire.inbox + token
-        payload = leaving.content.payloads[at]
-        self._out += (
-            b"HPUB %b %b %d %d\r\n%b"
-            % (flow.subject, reply, len(head), len(head) + len(payload), head),
-            payload,
-            b"\r\n",
-        )
         self._stats.probes += 1
-        self._stats.sent += 1
-        self._rendered += len(flow.subject) + len(head) + len(payload)
-        if self._rendered > _CHUNK:
-            self._hand_over()
+        self._write_one(flow, reply, head, leaving.content.payloads[at])
 
     def _passed(self, tokens: list[bytes]) -> None:
         """Send the messages after probes with subscribers: no answer came before this."""
@@ -313,14 +296,17 @@ class SubscriberProbes:
                 properties.expired(1)
                 continue
             head, reply = self._head_with_properties(flow, leaving, at, _ANSWERS)
-            payload = payloads[at]
-            where = b"%b %b" % (flow.subject, reply) if reply else flow.subject
-            line = b"HPUB %b %d %d\r\n%b" % (where, len(head), len(head) + len(payload), head)
-            self._out += (line, payload, b"\r\n")
-            self._stats.sent += 1
-            self._rendered += len(line) + len(payload)
-            if self._rendered > _CHUNK:
-                self._hand_over()
+            self._write_one(flow, reply, head, payloads[at])
+
+    def _write_one(self, flow: TopicFlow, reply: bytes, head: bytes, payload: bytes) -> None:
+        """Write a message with a reply subject; empty: without one."""
+        where = b"%b %b" % (flow.subject, reply) if reply else flow.subject
+        line = b"HPUB %b %d %d\r\n%b" % (where, len(head), len(head) + len(payload), head)
+        self._out += (line, payload, b"\r\n")
+        self._stats.sent += 1
+        self._rendered += len(line) + len(payload)
+        if self._rendered > _CHUNK:
+            self._hand_over()
 
     def _head_with_properties(
         self, flow: TopicFlow, leaving: OutgoingMessages, at: int, token: bytes

@@ -306,18 +306,6 @@ class ToNats:
     prefix of the client.
     """
 
-    __slots__ = (
-        "_answer",
-        "_count",
-        "_flows",
-        "_may_publish",
-        "_most",
-        "_most_bytes",
-        "_options",
-        "_size",
-        "_topics",
-    )
-
     def __init__(
         self,
         flows: SubscriberProbes,
@@ -373,20 +361,20 @@ class ToNats:
 
     def _flow(self, prefix: str, raw: bytes) -> TopicFlow | None:
         """Return the flow of a topic; None if it is not bridged."""
-        known = self._topics[prefix]
+        flows = self._topics[prefix]
         try:
-            return known[raw]
+            return flows[raw]
         except KeyError:
             pass
         if raw.startswith(_OWN):
             return None
         if self._count >= self._most or self._size >= self._most_bytes:
             self._forget()
-            known = self._topics[prefix]
+            flows = self._topics[prefix]
         topic = raw.decode()
         subject = self._options.rules.subject(topic, prefix) if self._may_publish(raw) else None
         flow = TopicFlow(topic, raw, subject.encode()) if subject is not None else None
-        known[raw] = flow
+        flows[raw] = flow
         self._count += 1
         self._size += len(raw)
         return flow
@@ -394,9 +382,9 @@ class ToNats:
     def reset_denied(self) -> None:
         """Determine again which topics are bridged; pending messages are sent."""
         self._forget()
-        for known in self._topics.values():
-            for raw in [raw for raw in known if not self._may_publish(raw)]:
-                known[raw] = None
+        for flows in self._topics.values():
+            for raw in [raw for raw in flows if not self._may_publish(raw)]:
+                flows[raw] = None
 
     def _forget(self) -> None:
         """Drop idle flows.
@@ -405,9 +393,9 @@ class ToNats:
         the next attempt: each attempt takes time for every flow that is kept.
         """
         self._count = self._size = 0
-        for prefix, known in self._topics.items():
+        for prefix, flows in self._topics.items():
             busy: dict[bytes, TopicFlow | None] = {
-                raw: flow for raw, flow in known.items() if flow is not None and flow.busy
+                raw: flow for raw, flow in flows.items() if flow is not None and flow.busy
             }
             self._topics[prefix] = busy
             self._count += len(busy)

@@ -211,7 +211,7 @@ class Broker(LoopActor):
             work = self.inspection.erasure.keep(self.node.options.personal_keep)
             self._background.append(self._loop.create_task(work, name="personal_keep"))
         if self.node.names is not None and self.exchange is not None:
-            work = self.inspection.erasure.requested.watch()
+            work = self.inspection.erasure.watch_requests()
             self._background.append(self._loop.create_task(work, name="requested_names"))
         if self.node.options.destinations or self.node.state.destinations:
             open_destinations(self.node)
@@ -314,7 +314,7 @@ class Broker(LoopActor):
         if self.node.publish_rules.max_levels != levels or options.record_qos0 != recorded:
             self.node.router.routes.forget()
         if permissions is not None and options.clear_denied_retained:
-            clear_denied(self.node)
+            self.node.spawn_task(clear_denied(self.node))
         applied = applied_limits(options, self.node.permissions.permissions)
         if applied != before:
             self.node.emit(applied)

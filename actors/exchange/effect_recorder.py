@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from actors.exchange.member_reports import SharedParts, only_subscriber
@@ -15,12 +16,11 @@ from actors.exchange.taken_messages import (
     TakenMessages,
     TakenPart,
 )
-from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.node_context import NodeContext
-from actors.session.outside_publisher import OutsidePublisher
+from actors.session.outside_publisher import OutsidePublisher, packet_ids_after
 from actors.session.session_messages import Batch, Outgoing
 from actors.sharing.shared_subscriptions import SharedSubscriptions
-from eventstore.format.events import LOG_SESSION, SessionOpened
+from eventstore.format.events import LOG_SESSION
 from eventstore.format.node_events import RetainedCleared
 from eventstore.format.positions import Position
 from eventstore.format.sealing import SealedBytes, is_closed
@@ -63,8 +63,8 @@ class RetainedVersions:
 
     def accepts(self, topic: bytes, version: RetainedVersion) -> bool:
         """Return whether a message of another log is the last one of its topic, and record that."""
-        known = self._last.get(topic)
-        if known is not None and version < known:
+        latest = self._last.get(topic)
+        if latest is not None and version < latest:
             return False
         self._set(topic, version)
         return True
@@ -82,6 +82,7 @@ _BYTES_AT_ONCE = 256 * 1024
 """Maximum bytes of messages that are recorded together."""
 
 
+@dataclass(eq=False, repr=False)
 class EffectRecorder:
     """Records and routes the effects of other logs, each under a separate session.
 
@@ -89,24 +90,16 @@ class EffectRecorder:
     messages of each other log.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        names: Sequence[str],
-        publishers: Mapping[str, OutsidePublisher],
-        positions: FollowedPositions,
-        versions: RetainedVersions,
-        shares: SharedSubscriptions,
-        parts: SharedParts,
-        erasures: TakenErasures,
-    ) -> None:
-        self._node = node
-        self._names = names
-        self._publishers = publishers
-        self._positions = positions
-        self._versions = versions
-        self._shares = shares
-        self._parts = parts
+    _node: NodeContext
+    _names: Sequence[str]
+    _publishers: Mapping[str, OutsidePublisher]
+    _positions: FollowedPositions
+    _versions: RetainedVersions
+    _shares: SharedSubscriptions
+    _parts: SharedParts
+    _erasures: TakenErasures
+
+    def __post_init__(self) -> None:
         self._packet_id = 0
         self.emitted = False
         """Whether anything was recorded; the caller resets it."""
@@ -116,7 +109,6 @@ class EffectRecorder:
         """Those that were not recorded because they are erased; the caller resets it."""
         self.unwanted: list[bytes] = []
         """Topics of messages to which no subscription matches; the caller resets it."""
-        self._erasures = erasures
 
     def record(self, name: str, effect: TakenEffect, most: int) -> int:
         """Record and route an effect, or at most ``most`` of its messages.
@@ -136,58 +128,58 @@ class EffectRecorder:
             return 1
         return self._publish(name, effect, most)
 
-    def _publish(self, name: str, taken: TakenMessages, most: int) -> int:
+    def _publish(self, name: str, messages: TakenMessages, most: int) -> int:
         """Record and route the first messages; return how many, 0: try again later."""
         publisher = self._publishers[name]
-        count = min(most, len(taken))
-        if taken.live and not taken.share:
-            count = min(count, publisher.at_once(taken.topics[:count], taken.qos))
+        count = min(most, len(messages))
+        if messages.live and not messages.share:
+            count = min(count, publisher.at_once(messages.topics[:count], messages.qos))
         size = 0
         for number in range(count):
-            size += len(taken.payloads[number])
+            size += len(messages.payloads[number])
             if size > _BYTES_AT_ONCE and number:
                 count = number
                 break
-        if taken.share:
-            self._take_assigned(name, taken, count)
+        if messages.share:
+            self._take_assigned(name, messages, count)
         else:
-            self._publish_parts(name, taken, count)
+            self._publish_parts(name, messages, count)
         return count
 
-    def _take_part(self, name: str, taken: TakenPart) -> None:
+    def _take_part(self, name: str, part: TakenPart) -> None:
         """Record that another log has members of a shared subscription, or no longer has any."""
-        if self._parts.home_of(taken.share):
+        if self._parts.home_of(part.share):
             return
         self.emitted = True
-        if taken.begun:
+        if part.begun:
             # The position of this log is recorded with the effects of its turn.
             self._positions.settle(but=name)
-            self._shares.log_joined(taken.share, name)
+            self._shares.log_joined(part.share, name)
         else:
-            self._shares.log_left(taken.share, name)
+            self._shares.log_left(part.share, name)
 
-    def _take_assigned(self, name: str, taken: TakenMessages, count: int) -> None:
+    def _take_assigned(self, name: str, messages: TakenMessages, count: int) -> None:
         """Record messages that another log assigned to this one, and divide them among members."""
         passed = self._node.expired_until
         chosen = [
             at
             for at in range(count)
-            if not self._is_gone(name, taken, at, passed) and self._fits(name, taken, at)
+            if not self._is_gone(name, messages, at, passed) and self._fits(name, messages, at)
         ]
-        receiver = self._shares.receiver(taken.share) if chosen else None
+        receiver = self._shares.receiver(messages.share) if chosen else None
         if receiver is None:
             return
         self.emitted = True
-        self._open(name)
-        packet = self._packet(name, taken, chosen, 0)
-        origins = [taken.origins[at] for at in chosen]
-        content = self._publishers[name].record_assigned(packet, origins, taken.share)
+        self._publishers[name].open(_LEVEL)
+        packet = self._packet(name, messages, chosen, 0)
+        origins = [messages.origins[at] for at in chosen]
+        content = self._publishers[name].record_assigned(packet, origins, messages.share)
         refs = range(content.first, content.first + len(chosen))
-        if taken.refused:
-            refused = self._node.router.groups.find(taken.share).refused
-            refused.update((ref, [*taken.refused]) for ref in refs)
+        if messages.refused:
+            refused = self._node.router.groups.find(messages.share).refused
+            refused.update((ref, [*messages.refused]) for ref in refs)
         batch = Batch(
-            taken.qos,
+            messages.qos,
             content.topics,
             content.payloads,
             refs,
@@ -195,73 +187,76 @@ class EffectRecorder:
             blocks=content.blocks,
             expires=content.expires,
         )
-        receiver.add_assigned(Outgoing(only_subscriber(taken.share), batch, taken.qos))
-        self._shares.settled(taken.share)
+        receiver.add_assigned(Outgoing(only_subscriber(messages.share), batch, messages.qos))
+        self._shares.settled(messages.share)
 
-    def _publish_parts(self, name: str, taken: TakenMessages, count: int) -> None:
+    def _publish_parts(self, name: str, messages: TakenMessages, count: int) -> None:
         """Record and route messages; retained ones that later ones replaced are kept separate."""
         number = self._names.index(name)
-        version = RetainedVersion(taken.time_ms, number)
+        version = RetainedVersion(messages.time_ms, number)
         routes = self._node.router.routes
         passed = self._node.expired_until
         chosen: list[int] = []
         keeps = False
         for at in range(count):
-            topic = taken.topics[at]
-            wanted = keep = taken.retain and self._versions.accepts(topic, version)
-            if taken.live and not keep:
+            topic = messages.topics[at]
+            is_wanted = keep = messages.retain and self._versions.accepts(topic, version)
+            if messages.live and not keep:
                 route = routes[topic]
-                wanted = bool(route.targets or route.denied or route.frozen)
-                if not wanted:
+                is_wanted = bool(route.targets or route.denied or route.frozen)
+                if not is_wanted:
                     self.unwanted.append(topic)
-            if not wanted or self._is_gone(name, taken, at, passed):
+            if not is_wanted or self._is_gone(name, messages, at, passed):
                 continue
-            if not self._fits(name, taken, at):
+            if not self._fits(name, messages, at):
                 continue
             if chosen and keep is not keeps:
-                self._publish_now(name, taken, chosen, retain=keeps)
+                self._publish_now(name, messages, chosen, retain=keeps)
                 chosen = []
             chosen.append(at)
             keeps = keep
         if chosen:
-            self._publish_now(name, taken, chosen, retain=keeps)
+            self._publish_now(name, messages, chosen, retain=keeps)
 
-    def _is_gone(self, name: str, taken: TakenMessages, at: int, passed: int) -> bool:
+    def _is_gone(self, name: str, messages: TakenMessages, at: int, passed: int) -> bool:
         """Return whether a message is erased or expired; if so, count and note it."""
-        if is_closed(taken.payloads[at]) or (taken.blocks and is_closed(taken.blocks[at])):
-            gone, reason = self.erased, "erased"
-        elif taken.expires and 0 < taken.expires[at] <= passed:
-            gone, reason = self.expired, "expired"
+        if is_closed(messages.payloads[at]) or (messages.blocks and is_closed(messages.blocks[at])):
+            omitted, reason = self.erased, "erased"
+        elif messages.expires and 0 < messages.expires[at] <= passed:
+            omitted, reason = self.expired, "expired"
         else:
             return False
-        gone.append(taken.origins[at])
+        omitted.append(messages.origins[at])
         self._node.count_dropped(reason, 1, client=LOG_SESSION + name)
         return True
 
-    def _fits(self, name: str, taken: TakenMessages, at: int) -> bool:
+    def _fits(self, name: str, messages: TakenMessages, at: int) -> bool:
         """Return whether a record has room for a message with a longer publisher's name."""
-        block = taken.blocks[at] if taken.blocks else b""
-        if self._publishers[name].fits(taken.topics[at], taken.payloads[at], block, taken.share):
+        block = messages.blocks[at] if messages.blocks else b""
+        if self._publishers[name].fits(
+            messages.topics[at], messages.payloads[at], block, messages.share
+        ):
             return True
         self._node.count_dropped("message_too_large", 1, client=LOG_SESSION + name)
         return False
 
     def _publish_now(
-        self, name: str, taken: TakenMessages, chosen: Sequence[int], *, retain: bool
+        self, name: str, messages: TakenMessages, chosen: Sequence[int], *, retain: bool
     ) -> None:
         """Record and route some of the messages."""
         self.emitted = True
-        self._open(name)
-        packet = self._packet(name, taken, chosen, taken.qos, retain=retain)
-        if taken.qos:
-            packet.packet_ids += self._packet_ids(len(chosen))
-        origins = [taken.origins[at] for at in chosen]
-        self._publishers[name].publish_taken(packet, origins, live=taken.live)
+        self._publishers[name].open(_LEVEL)
+        packet = self._packet(name, messages, chosen, messages.qos, retain=retain)
+        if messages.qos:
+            packet.packet_ids += packet_ids_after(self._packet_id, len(chosen))
+            self._packet_id = packet.packet_ids[-1]
+        origins = [messages.origins[at] for at in chosen]
+        self._publishers[name].publish_taken(packet, origins, live=messages.live)
 
     def _packet(
         self,
         name: str,
-        taken: TakenMessages,
+        messages: TakenMessages,
         chosen: Sequence[int],
         qos: int,
         *,
@@ -272,58 +267,43 @@ class EffectRecorder:
         What the other log has sealed gets a key of this log.
         """
         packet = Publishes(qos, retain=retain)
-        packet.topics += [taken.topics[at] for at in chosen]
-        packet.payloads.extend(taken.payloads[at] for at in chosen)
-        if taken.blocks:
-            packet.blocks = [self._block(taken, at) for at in chosen]
+        packet.topics += [messages.topics[at] for at in chosen]
+        packet.payloads.extend(messages.payloads[at] for at in chosen)
+        if messages.blocks:
+            packet.blocks = [self._block(messages, at) for at in chosen]
         sealing = self._node.sealing
         if sealing is None:
             return packet
         named: set[int] = set()
         for number, at in enumerate(chosen):
-            payload, block = taken.payloads[at], taken.blocks[at] if taken.blocks else b""
+            payload, block = messages.payloads[at], messages.blocks[at] if messages.blocks else b""
             if packet.blocks:
                 packet.blocks[number] = bytes(packet.blocks[number])
             part = block if isinstance(block, SealedBytes) else payload
             if isinstance(part, SealedBytes):
-                topic, clock = taken.topics[at].decode(), self._node.clock
+                topic, clock = messages.topics[at].decode(), self._node.clock
                 published_ms = (part.time_ms or clock.time_ms()) - clock.jumped_ms
                 key = sealing.adopt(topic, published_ms, named)
                 self._erasures.took(name, topic)
                 packet.payloads[number] = SealedBytes.of(payload, key, opened=True)
         return packet
 
-    def _block(self, taken: TakenMessages, at: int) -> bytes:
+    def _block(self, messages: TakenMessages, at: int) -> bytes:
         """Return the properties of a message, with its remaining expiry."""
-        block = taken.blocks[at]
-        if not taken.expires or not taken.expires[at]:
+        block = messages.blocks[at]
+        if not messages.expires or not messages.expires[at]:
             return block
         now = self._node.clock.steady_ms()
-        left = seconds_left(expiry_of(block), taken.expires[at], now)
-        return with_remaining_expiry(block, left)
+        remaining_seconds = seconds_left(expiry_of(block), messages.expires[at], now)
+        return with_remaining_expiry(block, remaining_seconds)
 
-    def _packet_ids(self, count: int) -> list[int]:
-        """Return packet identifiers for messages that take effect in the turn of their arrival."""
-        ids = [(self._packet_id + number) % PACKET_IDS + 1 for number in range(count)]
-        self._packet_id = ids[-1]
-        return ids
-
-    def _open(self, name: str) -> None:
-        """Open the session under which the messages of a log are recorded."""
-        session = LOG_SESSION + name
-        known = self._node.state.sessions.get(session)
-        if known is not None and known.connected:
-            return
-        generation = known.generation + 1 if known is not None else 1
-        self._node.emit(SessionOpened(session, False, True, _LEVEL, generation=generation))
-
-    def _clear(self, name: str, taken: TakenClearing) -> None:
+    def _clear(self, name: str, clearing: TakenClearing) -> None:
         """Remove retained messages that an operator removed elsewhere."""
-        version = RetainedVersion(taken.time_ms, self._names.index(name))
+        version = RetainedVersion(clearing.time_ms, self._names.index(name))
         retained = self._node.state.retained
         topics = [
             topic
-            for topic in taken.topics
+            for topic in clearing.topics
             if self._versions.accepts(topic.encode(), version) and retained.get(topic) is not None
         ]
         if topics:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -25,7 +26,7 @@ from actors.session.node_context import NodeContext
 from actors.session.outside_publisher import OutsidePublisher
 from actors.session.session_messages import Batch
 from actors.sharing.shared_subscriptions import SharedSubscriptions
-from eventstore.format.events import LOG_SESSION, SessionClosed
+from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import INDEX_BITS, Position
 from eventstore.log.message_store import Message
 from protocol.errors import FoldmqError
@@ -181,6 +182,13 @@ class LogExchange(LoopActor):
         self._qos0 = Qos0Exchange(
             node, link.pass_on, link.largest, self._publishers, self._shares, self._route_later
         )
+        # What the parts of the exchange do for others.
+        self.home_of = self._parts.home_of
+        self.part_began = self._parts.part_began
+        self.part_ended = self._parts.part_ended
+        self.offer = self._parts.offer
+        self.is_taken = self._positions.is_taken
+        self.await_proof = self._qos0.await_proof
         self._reports = MemberReports(node, node.options.node, through, self.home_of)
 
     # Beginning and end.
@@ -250,10 +258,8 @@ class LogExchange(LoopActor):
         """Close the sessions under which messages of other logs are recorded."""
         self._positions.settle()
         self._parts.end()
-        for name in self._followers:
-            state = self._node.state.sessions.live.get(LOG_SESSION + name)
-            if state is not None and state.connected:
-                self._node.emit(SessionClosed(state.session, "broker_stopped", state.generation))
+        for publisher in self._publishers.values():
+            publisher.close("broker_stopped")
 
     def heard(self, log: str, sequence: int, record: bytes = b"") -> None:
         """Note that another log is stored up to a record, and what this is, if it was sent."""
@@ -278,12 +284,12 @@ class LogExchange(LoopActor):
             return
         self._reported_at[log] = self._node.clock.monotonic()
         self._pushes.deaf.discard(log)
-        known, (wanted, unwanted) = self._pushes.unwanted[log], report or (None, ())
+        topics_of_log, (wanted, unwanted) = self._pushes.unwanted[log], report or (None, ())
         if wanted is None:
-            known.clear()
+            topics_of_log.clear()
         else:
-            known.remove(wanted)
-        known.add(unwanted)
+            topics_of_log.remove(wanted)
+        topics_of_log.add(unwanted)
         if wanted != []:
             self._pushes.flush()
         if report is None:
@@ -333,10 +339,10 @@ class LogExchange(LoopActor):
         """The logs that are not taken whole: number of records left, and since when, in ms."""
         now, lags = self._node.clock.monotonic(), []
         for name, (_, since) in self._marks.items():
-            left = self._followers[name].announced - self.last_taken(name)
-            if left > 0:
+            behind = self._followers[name].announced - self.last_taken(name)
+            if behind > 0:
                 ms = round((now - since) * 1000)
-                lags.append({"log": name, "records": left, "behind_ms": ms})
+                lags.append({"log": name, "records": behind, "behind_ms": ms})
         return lags
 
     def last_taken(self, name: str) -> int:
@@ -372,26 +378,24 @@ class LogExchange(LoopActor):
         """The last position that other logs must take; after it there are only positions."""
         return self._positions.last_to_take
 
-    def is_taken(self, through: Position) -> bool:
-        """Return whether all other logs have recorded that they took this one up to a position."""
-        return self._positions.is_taken(through)
-
     # Messages from other logs.
 
-    async def _taken(self, name: str, taken: Taken) -> None:
+    async def _taken(self, name: str, effects: Taken) -> None:
         times = [
             effect.time_ms
-            for effect in taken.effects
+            for effect in effects.effects
             if isinstance(effect, TakenClearing)
             or (isinstance(effect, TakenMessages) and effect.retain)
         ]
         if times:
             self._node.journal.not_before(max(times) + 1)
-        done = self._loop.create_future()
-        self._node.kernel.tell_waiting(self, _Take(name, taken, done), self._may_wait(taken))
-        await done
+        recorded = self._loop.create_future()
+        self._node.kernel.tell_waiting(
+            self, _Take(name, effects, recorded), self._may_wait(effects)
+        )
+        await recorded
 
-    def _may_wait(self, taken: Taken) -> float:
+    def _may_wait(self, effects: Taken) -> float:
         """Return for how many seconds effects may wait for others and for reads of clients.
 
         Each turn that takes something costs a record.
@@ -401,7 +405,7 @@ class LogExchange(LoopActor):
         if kernel.scheduled or not gathering.delay or not kernel.may_wait():
             return 0.0
         joins = gathering.joins(
-            now, taken.size, released=-math.inf, until=-math.inf, took=kernel.last_took
+            now, effects.size, released=-math.inf, until=-math.inf, took=kernel.last_took
         )
         return gathering.left(now) if joins else 0.0
 
@@ -444,39 +448,39 @@ class LogExchange(LoopActor):
 
     def _take(self, work: _Take) -> None:
         """Record and route a part of the effects, with the position after it."""
-        name, taken, done = work
-        left, through = _AT_ONCE, None
+        name, turns, recorded = work
+        room, through = _AT_ONCE, None
         recorder = self._recorder
         recorder.emitted, recorder.expired, recorder.erased = False, [], []
         recorder.unwanted = []
-        while taken.effects and left > 0:
-            effect = taken.effects[0]
-            count = recorder.record(name, effect, left)
+        while turns.effects and room > 0:
+            effect = turns.effects[0]
+            count = recorder.record(name, effect, room)
             if not count:  # too much was already routed in this turn, or an erasure goes on
                 break
             through = effect.first + count - 1
-            left -= count
+            room -= count
             if not isinstance(effect, TakenMessages) or count == len(effect):
-                del taken.effects[0]
+                del turns.effects[0]
             else:
-                taken.effects[0] = _rest(effect, count)
+                turns.effects[0] = _rest(effect, count)
             if not isinstance(effect, TakenMessages) and self._pushes is not None:
                 # Its log may wait until this one has recorded it.
                 self._pushes.at_once_through = self._node.journal.end + 1
         self.unwanted.add(name, recorder.unwanted)
-        if not taken.effects:
-            through = taken.through
+        if not turns.effects:
+            through = turns.through
         if through is not None:
-            link = taken.links[through >> INDEX_BITS]
+            link = turns.links[through >> INDEX_BITS]
             if recorder.emitted or recorder.expired or recorder.erased:
                 self._positions.record(name, through, link, recorder.expired, recorder.erased)
             else:
                 self._positions.advance(name, through, link)
-        if not taken.effects:
-            if not done.done():
-                done.set_result(None)
+        if not turns.effects:
+            if not recorded.done():
+                recorded.set_result(None)
             return
-        if isinstance(taken.effects[0], TakenErasure):
+        if isinstance(turns.effects[0], TakenErasure):
             self._node.timers.after(_LOOK_AGAIN, partial(self.kernel.later, self, work))
         else:
             self.kernel.later(self, work)
@@ -488,25 +492,9 @@ class LogExchange(LoopActor):
 
     # Shared subscriptions.
 
-    def home_of(self, name: str) -> str:
-        """Return the log that is the home of a shared subscription; empty: this one."""
-        return self._parts.home_of(name)
-
-    def part_began(self, name: str, at: Position) -> None:
-        """Record where a part of a shared subscription in this log began."""
-        self._parts.part_began(name, at)
-
-    def part_ended(self, name: str) -> None:
-        """Record that a part has ended."""
-        self._parts.part_ended(name)
-
     def is_known(self, name: str) -> bool:
         """Return whether the home of a shared subscription knows that this log has members."""
         return self._parts.is_known(name, self._positions.taken_by)
-
-    def offer(self, name: str, measure: Callable[[], tuple[int, int]]) -> None:
-        """Report the number of connected members, and their room, to a subscription's home."""
-        self._parts.offer(name, measure)
 
     def reported(self, log: str, members: bytes) -> None:
         """Process a report of another broker about members of shared subscriptions."""
@@ -535,10 +523,6 @@ class LogExchange(LoopActor):
             self._versions.changed(batch.topics, version)
         if not batch.qos and not batch.gated:
             self.pass_on(batch.topics, batch.payloads, batch.blocks, retain=retain)
-
-    def await_proof(self) -> None:
-        """Hold messages without a record until the events of this turn are on disk."""
-        self._qos0.await_proof()
 
     def pass_on(
         self,
@@ -573,19 +557,8 @@ class LogExchange(LoopActor):
         self.kernel.later(self, _ROUTE_MORE)
 
 
-def _rest(taken: TakenMessages, done: int) -> TakenMessages:
+def _rest(messages: TakenMessages, count: int) -> TakenMessages:
     """Return messages without the first ones."""
-    return TakenMessages(
-        taken.first + done,
-        taken.qos,
-        taken.retain,
-        taken.topics[done:],
-        taken.payloads[done:],
-        taken.origins[done:],
-        taken.time_ms,
-        taken.blocks[done:],
-        taken.expires[done:],
-        live=taken.live,
-        share=taken.share,
-        refused=taken.refused,
-    )
+    columns = ("topics", "payloads", "origins", "blocks", "expires")
+    following: dict[str, Any] = {name: getattr(messages, name)[count:] for name in columns}
+    return replace(messages, first=messages.first + count, **following)

@@ -31,8 +31,8 @@ class FollowedPositions:
 
     def begin(self, name: str) -> tuple[Position, str]:
         """Return the recorded position and link of a log, after which to follow it."""
-        known = self._node.state.followed.get(name)
-        place = (known.through, known.link) if known is not None else (0, "")
+        followed = self._node.state.followed.get(name)
+        place = (followed.through, followed.link) if followed is not None else (0, "")
         self._through[name], self._recorded[name] = place, place[0]
         return place
 
@@ -98,8 +98,8 @@ class FollowedPositions:
     @property
     def last_to_take(self) -> Position:
         """The last position that other logs must take; after it there are only positions."""
-        last = self._node.journal.last
-        return self._last_to_take if last == self._last_settled else last
+        end = self._node.journal.last
+        return self._last_to_take if end == self._last_settled else end
 
     def is_taken(self, through: Position) -> bool:
         """Return whether all other logs have recorded that they took this one up to a position."""

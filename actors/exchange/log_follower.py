@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -67,6 +68,7 @@ class TurnReached(Protocol):
         """Record position and link; ``more``: the turns have more than positions of other logs."""
 
 
+@dataclass(eq=False, repr=False)
 class LogFollower:
     """Follows the log of another broker.
 
@@ -77,25 +79,16 @@ class LogFollower:
     ``may_skip`` returns whether skipped records concern no subscription of this log.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        name: str,
-        log: EventLog,
-        take: Callable[[Taken], Awaitable[None]],
-        reached: TurnReached,
-        acknowledged: Callable[[str, Position], None],
-        find_topics: Callable[[TakenErasure], Awaitable[None]],
-        may_skip: Callable[[Skipped], bool],
-    ) -> None:
-        self.name = name
-        self._node = node
-        self._log = log
-        self._take = take
-        self._reached = reached
-        self._acknowledged = acknowledged
-        self._find_topics = find_topics
-        self._may_skip = may_skip
+    _node: NodeContext
+    name: str
+    _log: EventLog
+    _take: Callable[[Taken], Awaitable[None]]
+    _reached: TurnReached
+    _acknowledged: Callable[[str, Position], None]
+    _find_topics: Callable[[TakenErasure], Awaitable[None]]
+    _may_skip: Callable[[Skipped], bool]
+
+    def __post_init__(self) -> None:
         self._new_records = asyncio.Event()
         self._announced = 0
         """Sequence of the last record that the other broker reported as stored."""
@@ -140,13 +133,13 @@ class LogFollower:
             self._keep(sequence, sequence, record)
         self._reported(sequence)
 
-    def _keep(self, first: int, last: int, pushed: bytes | Skipped) -> None:
+    def _keep(self, first: int, end: int, pushed: bytes | Skipped) -> None:
         """Keep a record, or several that may be skipped, until they are taken."""
         kept = self._pushed
         if (kept and first != kept[-1][1] + 1) or self._pushed_bytes > _PUSHED:
             kept.clear()
             self._pushed_bytes = 0
-        kept.append((first, last, pushed))
+        kept.append((first, end, pushed))
         self._pushed_bytes += _size(pushed)
 
     def _reported(self, sequence: int) -> None:
@@ -169,33 +162,33 @@ class LogFollower:
             if skipped is not None and await self._skip(skipped):
                 sequence, checker = skipped.last + 1, ChainChecker(skipped.last, skipped.link)
                 continue
-            last = min(self._announced, sequence + _RECORDS_AT_ONCE - 1)
+            end = min(self._announced, sequence + _RECORDS_AT_ONCE - 1)
             records = self._take_pushed(sequence, checker.link)
             try:
                 if not records:
-                    records = [record async for record in self._log.read(sequence, last)]
+                    records = [record async for record in self._log.read(sequence, end)]
             except LogUnavailable as error:
                 self._log_problem(str(error))
                 await asyncio.sleep(_RETRY)
                 continue
             if not records:
                 await asyncio.sleep(_POLL)
-            taken, size = Taken(), 0
+            effects, size = Taken(), 0
             for record in records:
                 checker.check(record)
                 complete = turns.take(record)[1]
                 if complete:
-                    await self._add_turn(taken, complete, through)
-                    if taken.messages >= _TAKEN_AT_ONCE:
-                        await self._pass_on(taken)
-                        taken = Taken()
+                    await self._add_turn(effects, complete, through)
+                    if effects.messages >= _TAKEN_AT_ONCE:
+                        await self._pass_on(effects)
+                        effects = Taken()
                 sequence = record.sequence + 1
                 size += len(record.header) + len(record.payload)
                 if size >= _LOOKED_AT_ONCE:
                     size = 0
                     await asyncio.sleep(0)
-            if taken.links:
-                await self._pass_on(taken)
+            if effects.links:
+                await self._pass_on(effects)
             if sequence > self.end:
                 self.caught_up.set()
             self._logged_problem = ""
@@ -255,7 +248,7 @@ class LogFollower:
             size += len(record.header) + len(record.payload)
         return records
 
-    async def _begin(self, taken: int, link: str) -> tuple[int, ChainChecker]:
+    async def _begin(self, last_taken: int, link: str) -> tuple[int, ChainChecker]:
         """Return the record to begin with, and a checker of the chain before it.
 
         That is the last record that was taken, perhaps in part, or the next one if it was cut off.
@@ -264,23 +257,27 @@ class LogFollower:
             try:
                 self.end = (await self._log.tail()).sequence
                 first = self._log.first
-                if not taken:
+                if not last_taken:
                     if first > 1:
                         raise CorruptLog(1, f"of log {self.name} is gone, and was not taken")
                     return 1, ChainChecker()
-                if first > taken + 1:
-                    raise CorruptLog(taken + 1, f"of log {self.name} is gone, and was not taken")
-                if first == taken + 1:
-                    return first, ChainChecker(taken, bytes.fromhex(link))
-                (record,) = await self._log.read_some([taken])
+                if first > last_taken + 1:
+                    raise CorruptLog(
+                        last_taken + 1, f"of log {self.name} is gone, and was not taken"
+                    )
+                if first == last_taken + 1:
+                    return first, ChainChecker(last_taken, bytes.fromhex(link))
+                (record,) = await self._log.read_some([last_taken])
             except (LogUnavailable, LostLog) as error:
-                if taken or isinstance(error, LogUnavailable):  # otherwise it may not exist yet
+                if last_taken or isinstance(
+                    error, LogUnavailable
+                ):  # otherwise it may not exist yet
                     self._log_problem(str(error))
                 await asyncio.sleep(_RETRY)
                 continue
             if record.link.hex() != link:
-                raise CorruptLog(taken, f"of log {self.name} is not the one that was taken")
-            return taken, ChainChecker.before(record)
+                raise CorruptLog(last_taken, f"of log {self.name} is not the one that was taken")
+            return last_taken, ChainChecker.before(record)
 
     async def _end(self, sequence: int) -> None:
         """Wait until the other log is known to have a record ``sequence``."""
@@ -300,11 +297,11 @@ class LogFollower:
             except (LogUnavailable, LostLog) as error:  # it may not exist yet
                 self._log_problem(str(error))
 
-    async def _add_turn(self, taken: Taken, parts: list[Record], through: Position) -> None:
+    async def _add_turn(self, effects: Taken, parts: list[Record], through: Position) -> None:
         """Add the messages that take effect in a complete turn, after a position."""
-        taken.through = position(parts[-1].sequence + 1, 0) - 1
-        taken.links.update((record.sequence, record.link.hex()) for record in parts)
-        taken.more = taken.more or any(
+        effects.through = position(parts[-1].sequence + 1, 0) - 1
+        effects.links.update((record.sequence, record.link.hex()) for record in parts)
+        effects.more = effects.more or any(
             raw["e"] != "Followed" for record in parts for raw in record.raw_events
         )
         own, here = self._node.options.node, MessageStore(1 << 62)
@@ -314,28 +311,28 @@ class LogFollower:
                     self._unreleased.add(effect)
                 elif isinstance(effect, Releases):
                     messages = await self._find(effect.refs, here)
-                    taken.effects += map(taken_messages, with_content(effect, messages))
+                    effects.effects += map(taken_messages, with_content(effect, messages))
                 elif isinstance(effect, TakenReferences):
                     if not here:  # most were published in the same turn
                         for part in parts:
                             here.put(part.sequence, _dated(part, _ends_of_keys(parts)))
-                    taken.effects.append(assigned(effect, await self._find(effect.refs, here)))
+                    effects.effects.append(assigned(effect, await self._find(effect.refs, here)))
                 elif isinstance(effect, TakenErasure):
                     await self._find_topics(effect)
-                    taken.effects.append(effect)
+                    effects.effects.append(effect)
                 elif isinstance(effect, Acknowledged):
                     self._acknowledged(effect.log, effect.through)
                 else:
-                    taken.effects.append(effect)
+                    effects.effects.append(effect)
 
-    async def _pass_on(self, taken: Taken) -> None:
+    async def _pass_on(self, turns: Taken) -> None:
         """Wait until the effects of turns are recorded, and note the position after them."""
         journal = self._node.journal
-        while taken.effects and journal.congested:  # noqa: ASYNC110 - the disk sets the pace
+        while turns.effects and journal.congested:  # noqa: ASYNC110 - the disk sets the pace
             await asyncio.sleep(_POLL)
-        if taken.effects:
-            await self._take(taken)
-        self._reached(taken.through, taken.links[taken.through >> INDEX_BITS], more=taken.more)
+        if turns.effects:
+            await self._take(turns)
+        self._reached(turns.through, turns.links[turns.through >> INDEX_BITS], more=turns.more)
 
     async def _find(self, refs: Sequence[Position], here: MessageStore) -> list[Message]:
         """Return messages of the other log; those not in memory are read again.
@@ -364,15 +361,17 @@ class LogFollower:
             messages.append(message)
         return messages
 
-    async def _read(self, wanted: set[int], refs: Sequence[Position], store: MessageStore) -> None:
+    async def _read(
+        self, sequences: set[int], refs: Sequence[Position], store: MessageStore
+    ) -> None:
         """Read messages of records of the other log, or where it repeats them since it was cut."""
         tail = await self._log.tail()
-        if min(wanted) >= self._log.first:
+        if min(sequences) >= self._log.first:
             try:
-                records = await self._log.read_some(wanted)
+                records = await self._log.read_some(sequences)
             except CorruptLog:
                 tail = await self._log.tail()
-                if min(wanted) >= self._log.first:  # otherwise it was cut meanwhile
+                if min(sequences) >= self._log.first:  # otherwise it was cut meanwhile
                     raise
             else:
                 ends = _ends_of_keys(records)
@@ -389,7 +388,7 @@ class LogFollower:
             for stored in _dated(record, periods):
                 store.add(stored)
                 self._unreleased.add(stored)  # adjacent messages will be needed next
-            if all(store.get(ref) is not None for ref in refs if ref >> INDEX_BITS in wanted):
+            if all(store.get(ref) is not None for ref in refs if ref >> INDEX_BITS in sequences):
                 return
 
     def _log_problem(self, reason: str) -> None:

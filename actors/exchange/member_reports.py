@@ -7,6 +7,7 @@ to have no connected members.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -50,6 +51,7 @@ class _Report(NamedTuple):
     offers: dict[str, Offer]
 
 
+@dataclass(eq=False, repr=False)
 class MemberReports:
     """Applies the reports of other brokers about parts whose home is this log.
 
@@ -59,17 +61,12 @@ class MemberReports:
     been lost.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        own: str,
-        through: Callable[[str], Position],
-        home_of: Callable[[str], str],
-    ) -> None:
-        self._node = node
-        self._own = own
-        self._through = through
-        self._home_of = home_of
+    _node: NodeContext
+    _own: str
+    _through: Callable[[str], Position]
+    _home_of: Callable[[str], str]
+
+    def __post_init__(self) -> None:
         self._since: Position = 0
         """Position of this log from which reports must know its assignments."""
         self._heard: dict[str, float] = {}
@@ -143,32 +140,32 @@ class MemberReports:
             self._unread_bytes -= len(data)
             self._read(log, data)
         groups = self._node.router.groups
-        left = _APPLIED_AT_ONCE
-        while left > 0:
+        room = _APPLIED_AT_ONCE
+        while room > 0:
             entry = next(self._rest, None)
             if entry is not None:
                 name, offer = entry
-                left -= 1 + groups.report(name, self._log, *offer)
+                room -= 1 + groups.report(name, self._log, *offer)
             elif not self._begin_next():
                 break
-        if left < _APPLIED_AT_ONCE:
+        if room < _APPLIED_AT_ONCE:
             self._node.kernel.wake()
-        return left <= 0 or bool(self._unread)
+        return room <= 0 or bool(self._unread)
 
     def _read(self, log: str, data: bytes) -> None:
         """Store a report, for the parts whose home is this log."""
         try:
             at, through, offers = orjson.loads(data)
-            known = through.get(self._own, 0)
+            reached = through.get(self._own, 0)
             mine = {
-                name: Offer(online, room, known)
+                name: Offer(online, room, reached)
                 for name, online, room in offers
                 if not self._home_of(name)
             }
         except (ValueError, TypeError, AttributeError) as error:
             _log.warning("a report of another broker cannot be read", reason=str(error))
             return
-        if known < self._since:  # its log does not know all assignments before a restart
+        if reached < self._since:  # its log does not know all assignments before a restart
             return
         self._heard[log] = self._node.clock.monotonic()
         waiting = self._waiting.setdefault(log, deque())
@@ -206,26 +203,21 @@ _SIZE = 32
 """Bytes of a report of a part, besides its name."""
 
 
+@dataclass(eq=False, repr=False)
 class SharedParts:
     """Reports the members of this log to the homes of their shared subscriptions.
 
     ``through`` returns the position up to which another log was taken.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        names: Sequence[str],
-        send: Callable[[bytes], object],
-        largest: int,
-        through: Callable[[str], Position],
-    ) -> None:
-        self._node = node
-        self._names = names
-        self._own = names.index(node.options.node)
-        self._send = send
-        self._largest = largest
-        self._through = through
+    _node: NodeContext
+    _names: Sequence[str]
+    _send: Callable[[bytes], object]
+    _largest: int
+    _through: Callable[[str], Position]
+
+    def __post_init__(self) -> None:
+        self._own = self._names.index(self._node.options.node)
         self._began: dict[str, Position] = {}
         """Where the parts of this log began."""
         self._offers: dict[str, Callable[[], tuple[int, int]]] = {}
@@ -286,8 +278,8 @@ class SharedParts:
 
     def end(self) -> None:
         """Report that no member is connected."""
-        gone, self._offers = self._offers, {}
-        self._report(gone)
+        offers, self._offers = self._offers, {}
+        self._report(offers)
         while self._untold:
             self._report_some()
 
@@ -319,8 +311,8 @@ class SharedParts:
                 break
             del self._untold[name]
             measure = self._offers.get(name)
-            online, left = measure() if measure is not None else (0, 0)
-            offers.append((name, online, left))
+            online, free = measure() if measure is not None else (0, 0)
+            offers.append((name, online, free))
             work -= 1 + online
         own = self._names[self._own]
         through = {name: self._through(name) for name in self._names if name != own}

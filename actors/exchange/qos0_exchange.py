@@ -4,6 +4,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -12,11 +13,10 @@ import structlog
 
 from actors.exchange.member_reports import only_subscriber
 from actors.session.node_context import NodeContext
-from actors.session.outside_publisher import OutsidePublisher
+from actors.session.outside_publisher import GateSink, OutsidePublisher
 from actors.session.session_messages import Batch, Outgoing, Publication
 from actors.sharing.shared_subscriptions import SharedSubscriptions
 from eventstore.format.stored_properties import block_columns
-from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.packets import Publishes
 from protocol.mqtt.topics import matches
 
@@ -58,8 +58,8 @@ def encode_frame(messages: Qos0Messages) -> bytes:
             epoch,
         )
     )
-    rest = b"".join((*own, *payloads))
-    return _HEAD.pack(len(header), len(rest)) + header + rest
+    area = b"".join((*own, *payloads))
+    return _HEAD.pack(len(header), len(area)) + header + area
 
 
 def split_frames(data: bytes) -> list[bytes]:
@@ -67,8 +67,8 @@ def split_frames(data: bytes) -> list[bytes]:
     frames = []
     at = 0
     while at < len(data):
-        head, rest = _HEAD.unpack_from(data, at)
-        end = at + _HEAD.size + head + rest
+        head, size = _HEAD.unpack_from(data, at)
+        end = at + _HEAD.size + head + size
         frames.append(data[at:end])
         at = end
     return frames
@@ -79,12 +79,12 @@ def decode_frames(data: bytes) -> Iterator[Qos0Messages]:
     at = 0
     while at < len(data):
         try:
-            head, rest = _HEAD.unpack_from(data, at)
+            head, area_size = _HEAD.unpack_from(data, at)
             at += _HEAD.size
             header = orjson.loads(data[at : at + head])
             names, which, sizes, own, block_of, retain, log, share, epoch = header
             area = at + head
-            at = area + rest
+            at = area + area_size
             blocks = [b""]
             for size in own:
                 blocks.append(data[area : area + size])
@@ -115,20 +115,17 @@ _SENT_AT_ONCE = 256 * 1024
 """Bytes of QoS 0 messages after which a batch is sent."""
 
 
-class _GatedFrames:
-    """Passes on messages of QoS 0 once the events that they depend on are on disk."""
+def _gated_frames(add: Callable[[bytes], None]) -> GateSink:
+    """Pass frames on, which the gate may have joined to more than a batch may contain."""
 
-    def __init__(self, add: Callable[[bytes], None]) -> None:
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-        self._add = add
-
-    def write(self, data: bytes) -> None:
-        """Pass on frames, which the gate may have joined to more than a batch may contain."""
+    def write(data: bytes) -> None:
         for frame in split_frames(data):
-            self._add(frame)
+            add(frame)
+
+    return GateSink(write)
 
 
+@dataclass(eq=False, repr=False)
 class Qos0Exchange:
     """Sends QoS 0 messages to the other brokers, and routes those of the others.
 
@@ -137,23 +134,16 @@ class Qos0Exchange:
     called in another turn.
     """
 
-    def __init__(
-        self,
-        node: NodeContext,
-        send: Callable[[bytes], bool],
-        largest: int,
-        publishers: Mapping[str, OutsidePublisher],
-        shares: SharedSubscriptions,
-        route_later: Callable[[], None],
-    ) -> None:
-        self._node = node
-        self._send = send
-        self._largest = largest
-        self._publishers = publishers
-        self._shares = shares
-        self._route_later = route_later
+    _node: NodeContext
+    _send: Callable[[bytes], bool]
+    _largest: int
+    _publishers: Mapping[str, OutsidePublisher]
+    _shares: SharedSubscriptions
+    _route_later: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._gated = _GatedFrames(self._add_frame)
+        self._gated = _gated_frames(self._add_frame)
         self._frames: list[bytes] = []
         self._frames_size = 0
         self._unrouted: deque[tuple[str, Qos0Messages]] = deque()
@@ -270,16 +260,16 @@ class Qos0Exchange:
             receiver.add_assigned(Outgoing(only_subscriber(name), batch, 0))
 
 
+@dataclass(eq=False, repr=False)
 class LiveMessages:
     """Passes messages of QoS 0 on some topics to the outbox: an observer of topics."""
 
-    def __init__(
-        self, node: NodeContext, filters: Sequence[str], send: Callable[[bytes], bool]
-    ) -> None:
-        self._node = node
-        self._filters = filters
-        self._send = send
-        self._gated = _GatedFrames(self._send_frame)
+    _node: NodeContext
+    _filters: Sequence[str]
+    _send: Callable[[bytes], bool]
+
+    def __post_init__(self) -> None:
+        self._gated = _gated_frames(self._send_frame)
 
     def observes(self, topic: str) -> bool:
         """Return whether messages on a topic are passed on."""

@@ -66,16 +66,16 @@ def encode_push(skipped: Skipped | None, sequence: int, record: bytes) -> bytes:
     """
     if skipped is None:
         return _HEAD.pack(0, 0, sequence, 0, False, GENESIS, GENESIS, 0) + record
-    first, last, previous, link, topics, more, followed = skipped
+    first, end, previous, link, topics, more, followed = skipped
     names = orjson.dumps([topic.decode() for topic in topics])
-    head = _HEAD.pack(first, last, sequence, followed, more, previous, link, len(names))
+    head = _HEAD.pack(first, end, sequence, followed, more, previous, link, len(names))
     return b"".join((head, names, record))
 
 
 def decode_push(data: bytes) -> tuple[Skipped | None, int, bytes]:
     """Return what :func:`encode_push` got; raises ValueError for anything else."""
     try:
-        first, last, sequence, followed, more, previous, link, size = _HEAD.unpack_from(data)
+        first, through, sequence, followed, more, previous, link, size = _HEAD.unpack_from(data)
         end = _HEAD.size + size
         if not first:
             return None, sequence, data[end:]
@@ -83,7 +83,7 @@ def decode_push(data: bytes) -> tuple[Skipped | None, int, bytes]:
         topics = [name.encode() for name in names]
     except (struct.error, AttributeError, TypeError) as error:
         raise ValueError(str(error)) from None
-    return Skipped(first, last, previous, link, topics, more, followed), sequence, data[end:]
+    return Skipped(first, through, previous, link, topics, more, followed), sequence, data[end:]
 
 
 class _HeldRecord(NamedTuple):
@@ -178,7 +178,9 @@ class RecordPushes:
         self._held.append(skippable)
         self._held_bytes += sum(map(len, topics))
         concerned = [
-            name for name, known in self.unwanted.items() if not known.topics.issuperset(topics)
+            name
+            for name, unwanted in self.unwanted.items()
+            if not unwanted.topics.issuperset(topics)
         ]
         if len(concerned) == len(self._sent):
             self._send_to_all(sequence, data)
@@ -227,19 +229,19 @@ class RecordPushes:
 
         If that is too large, the log is only sent the position, and reads the records.
         """
-        last = sequence if data else sequence - 1
-        message = encode_push(self._skipped(name, sequence - 1), last, data)
+        end = sequence if data else sequence - 1
+        message = encode_push(self._skipped(name, sequence - 1), end, data)
         if len(message) > self._largest:
-            message = encode_push(None, last, b"")
+            message = encode_push(None, end, b"")
         if self._push(name, message):
-            self._sent[name] = last
+            self._sent[name] = end
 
-    def _skipped(self, name: str, last: int) -> Skipped | None:
+    def _skipped(self, name: str, through: int) -> Skipped | None:
         """Return what a log skips up to a record; None: nothing."""
-        if not self._held or self._sent[name] >= last:
+        if not self._held or self._sent[name] >= through:
             return None
         begin = max(0, self._sent[name] + 1 - self._held[0].sequence)
-        records = [*islice(self._held, begin, last + 1 - self._held[0].sequence)]
+        records = [*islice(self._held, begin, through + 1 - self._held[0].sequence)]
         if not records:
             return None
         topics: dict[bytes, None] = {}

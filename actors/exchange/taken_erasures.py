@@ -50,27 +50,29 @@ class TakenErasures:
             copies = self._copies.setdefault(log, {})
         copies[topic] = self._node.journal.last + 1
 
-    async def find(self, taken: TakenErasure) -> None:
+    async def find(self, erasure: TakenErasure) -> None:
         """Add the topics here that match the filter of a request."""
-        if not taken.requested or not taken.filter:
+        if not erasure.requested or not erasure.filter:
             return
-        keyed, chosen = [*self._node.state.keys.by_topic], dict.fromkeys(taken.topics)
+        keyed, chosen = [*self._node.state.keys.by_topic], dict.fromkeys(erasure.topics)
         for begin in range(0, len(keyed), _AT_ONCE):
             for topic in keyed[begin : begin + _AT_ONCE]:
-                if ContentSealing.is_erased_by(taken.filter, topic):
+                if ContentSealing.is_erased_by(erasure.filter, topic):
                     chosen[topic] = None
             await asyncio.sleep(0)
-        taken.topics = [*chosen]
+        erasure.topics = [*chosen]
 
-    def record(self, log: str, taken: TakenErasure) -> bool:
+    def record(self, log: str, erasure: TakenErasure) -> bool:
         """Record what is erased here in this turn; return whether that is all."""
         erase = self._node.erase
         if erase is None:
             return True
-        before_ms = taken.before_ms and max(1, taken.before_ms - self._node.clock.jumped_ms)
-        if not (taken.requested or before_ms):
-            taken.topics = [topic for topic in taken.topics if self._has_copies(log, topic)]
-        return erase(taken.topics, taken.by, FOLLOWED if taken.requested else COPIES, before_ms)
+        before_ms = erasure.before_ms and max(1, erasure.before_ms - self._node.clock.jumped_ms)
+        if not (erasure.requested or before_ms):
+            erasure.topics = [topic for topic in erasure.topics if self._has_copies(log, topic)]
+        return erase(
+            erasure.topics, erasure.by, FOLLOWED if erasure.requested else COPIES, before_ms
+        )
 
     def _has_copies(self, log: str, topic: str) -> bool:
         """Return whether the contents of a topic here may include some from a log."""

@@ -170,18 +170,18 @@ def effects_in(record: Record, through: Position, own: str) -> Iterator[_Found]:
         at = base + index
         if isinstance(event, (MessagePublished, Released)):
             for item in publications_of(record, event, at):
-                left = item if isinstance(item, StoredMessages) else item.after(through)
-                if left is not None:
-                    yield taken_messages(left) if isinstance(left, Publications) else left
+                effect = item if isinstance(item, StoredMessages) else item.after(through)
+                if effect is not None:
+                    yield taken_messages(effect) if isinstance(effect, Publications) else effect
         elif at + entries(event) - 1 <= through:
             continue
         elif isinstance(event, Assigned):
             if event.member == member:
                 refs = from_runs(event.refs)
-                done = max(0, through + 1 - at)
+                passed = max(0, through + 1 - at)
                 yield TakenReferences(
-                    at + done,
-                    refs[done:],
+                    at + passed,
+                    refs[passed:],
                     record.steady_ms,
                     event.qos,
                     event.session,

@@ -140,7 +140,7 @@ class UnwantedTopics:
 
     def subscribed(self, filters: Iterable[str]) -> None:
         """Look soon which topics new subscriptions match."""
-        if not any(known.topics for known in self._topics.values()):
+        if not any(unwanted.topics for unwanted in self._topics.values()):
             return
         self._new_filters.update(filters)
         if not self._looks:
@@ -154,8 +154,8 @@ class UnwantedTopics:
         with_wildcards = any("+" in each or "#" in each for each in filters)
         alike, index = set(map(str.encode, filters)), self._node.router.indexed
         most = _LOOKED_UP // len(self._topics)
-        for name, known in self._topics.items():
-            topics = known.topics if with_wildcards else known.topics & alike
+        for name, unwanted in self._topics.items():
+            topics = unwanted.topics if with_wildcards else unwanted.topics & alike
             if len(topics) > most or self.all_wanted():
                 self._want_all(name)
             else:

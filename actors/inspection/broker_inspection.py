@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from actors.connection.admission import Admission
-from actors.inspection import erasure_reach
 from actors.inspection.broker_status import own_bytes, status
 from actors.inspection.destination_desk import DestinationDesk
 from actors.inspection.erasure import Erasure
 from actors.inspection.inspector import Handler, Inspector
 from actors.inspection.operations import Operations
 from actors.inspection.queries import BusiestTopics, Queries
-from actors.inspection.status_metrics import LogStorage, StatusSources
+from actors.inspection.status_sources import LogStorage, StatusSources
 from actors.maintenance.projector import Projector
 from actors.session.node_context import NodeContext
 
@@ -48,8 +46,8 @@ class BrokerInspection:
             "destinations": self.destinations.destinations,
             "erasures": self.erasure.answer,
             "erasures.name": self.erasure.name,
-            "erasures.receivers": partial(erasure_reach.receivers, node),
-            "erasures.progress": partial(erasure_reach.progress, node),
+            "erasures.receivers": self.erasure.receivers,
+            "erasures.progress": self.erasure.progress,
         }
         """The handlers of the inspector, by endpoint."""
         self.inspector: Inspector

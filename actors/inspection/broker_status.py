@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from actors.connection.admission import Admission
-    from actors.inspection.status_metrics import StatusSources, StatusValue
+    from actors.inspection.status_metrics import StatusValue
+    from actors.inspection.status_sources import StatusSources
     from actors.session.node_context import NodeContext
     from actors.transports.handshakes import Handshakes
     from projections.state.session_table import OutstandingTotals
@@ -209,7 +210,7 @@ def memory_use(sources: StatusSources, totals: OutstandingTotals) -> dict[str, i
         "disk": node.journal.pending_bytes + node.journal.gated if node.recovered else 0,
         "clients": _HISTORY * len(node.clients),
     }
-    left = rss - files - sum(parts.values())
+    unexplained = rss - files - sum(parts.values())
     # State also takes memory that became free after the start.
-    runtime = max(0, min(sources.baseline, left))
-    return {"code": files, "runtime": runtime, **parts, "rest": left - runtime}
+    runtime = max(0, min(sources.baseline, unexplained))
+    return {"code": files, "runtime": runtime, **parts, "rest": unexplained - runtime}

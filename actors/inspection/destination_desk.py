@@ -154,11 +154,11 @@ class DestinationDesk:
             raise Refused("the bridge to NATS refuses no messages: there are none to send again")
         waiting = frozenset(state.retry)
         fresh = [ref for ref in _positions(request, "refs") if ref not in waiting]
-        taken = fresh[: _MOST_RETRIES - len(waiting)]
-        answer: dict[str, Any] = {"taken": len(taken), "left": len(fresh) - len(taken)}
-        if taken:
+        accepted = fresh[: _MOST_RETRIES - len(waiting)]
+        answer: dict[str, Any] = {"taken": len(accepted), "left": len(fresh) - len(accepted)}
+        if accepted:
             command = OperatorCommand(RETRY, by, name, None)
-            command.carry_out(self._node, taken)
+            command.carry_out(self._node, accepted)
             yield command.answer
             answer["position"] = command.answer.result()
         return answer

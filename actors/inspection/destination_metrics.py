@@ -6,9 +6,9 @@ from typing import Any, Final
 from eventstore.metric_types import Kind, Metric, Numbers
 
 
-def _metric(
-    name: str, meaning: str, value: Callable[[Mapping[str, Any]], float], kind: Kind = "gauge"
-) -> Metric:
+def _metric(name: str, meaning: str, value: Callable[[Mapping[str, Any]], float]) -> Metric:
+    kind: Kind = "counter" if name.endswith("_total") else "gauge"
+
     def read(rows: Sequence[Mapping[str, Any]]) -> Numbers:
         return {(row["name"],): value(row) for row in rows}
 
@@ -35,7 +35,6 @@ DESTINATION_METRICS: Final = (
         "sent_messages_total",
         "Messages stored by a destination since the process of the outbox started.",
         lambda row: row["sent"] or 0,
-        "counter",
     ),
     _metric(
         "refused_messages",
@@ -46,13 +45,11 @@ DESTINATION_METRICS: Final = (
         "lost_ranges_total",
         "Ranges of the log that were not sent to a destination.",
         lambda row: row["losses"],
-        "counter",
     ),
     _metric(
         "retries_total",
         "Batches to a destination that were sent again.",
         lambda row: row["retries"] or 0,
-        "counter",
     ),
     _metric(
         "batch_seconds",

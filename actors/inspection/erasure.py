@@ -8,6 +8,7 @@ crash in between, the next start completes the erasure before any client connect
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict, dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,15 +17,21 @@ import structlog
 from actors.inspection.inspector import Refused, shown, text
 from actors.inspection.nameless_sessions import remove_nameless, sessions_of
 from actors.inspection.operations import clear_topics
-from actors.inspection.requested_names import RequestedNames
 from actors.maintenance.recovery import until_durable
 from actors.session.content_sealing import ContentSealing, period_ms
 from actors.session.decisions.subscribing import by_text
 from eventstore.format.erasure_events import KEEP, REQUEST, RESTORED, Erased, ErasureRequested
 from eventstore.format.name_entries import CLIENT, USER, parts_of, topic_shown
-from eventstore.format.positions import format_position, to_runs
+from eventstore.format.node_events import LeaderProved
+from eventstore.format.positions import format_position, position, to_runs
 from eventstore.format.sealing import SealedBytes
-from eventstore.log.key_file import KeyFileError
+from eventstore.log.key_file import KeyFileError, file_of_log
+from eventstore.log.name_requests import (
+    NameRequest,
+    remove_request,
+    store_request,
+    stored_requests,
+)
 from protocol.errors import FoldmqError
 from protocol.mqtt.topics import TopicError, validate_topic_filter
 
@@ -53,6 +60,8 @@ _SHOWN = 1000
 _KEYS = 500
 """Maximum number of keys of one erasure: it begins in one turn."""
 _NEVER_MS = 1 << 53
+_LOOK_EVERY = 5.0
+"""Seconds between two looks whether there are requests of other logs."""
 _LONGEST_PAUSE = 3600.0
 """Seconds after which it is looked again for contents that are too old."""
 
@@ -67,7 +76,7 @@ class Scope(NamedTuple):
 
     def numbers(self, topic: str, keys: Sequence[TopicKey]) -> list[int]:
         """Return the keys of a topic that are destroyed."""
-        if self.filter and not self._matches(topic):
+        if self.filter and not self.matches(topic):
             return []
         return [
             key.number for key in keys if not self.before_ms or 0 < key.ends_ms <= self.before_ms
@@ -75,7 +84,7 @@ class Scope(NamedTuple):
 
     def left(self, topic: str, keys: Sequence[TopicKey]) -> int:
         """Return until when contents from before that time remain; 0: none do."""
-        if not self.before_ms or (self.filter and not self._matches(topic)):
+        if not self.before_ms or (self.filter and not self.matches(topic)):
             return 0
         ends = [
             key.ends_ms or _NEVER_MS
@@ -84,7 +93,8 @@ class Scope(NamedTuple):
         ]
         return max(ends, default=0)
 
-    def _matches(self, topic: str) -> bool:
+    def matches(self, topic: str) -> bool:
+        """Return whether its filter matches a topic with keys."""
         return ContentSealing.is_erased_by(self.filter, topic)
 
 
@@ -94,7 +104,6 @@ class Erasure:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._lock = asyncio.Lock()
-        self.requested = RequestedNames(node, self)
         node.erase = self.begin
 
     async def finish(self) -> None:
@@ -116,7 +125,7 @@ class Erasure:
         if again:
             _log.warning("contents were erased after this log was copied", keys=len(again))
             await self.erase(again, _BROKER, RESTORED)
-        await self.requested.carry_out()
+        await self.carry_out_requests()
 
     async def end_nameless(self) -> None:
         """End at a start the sessions of names that were erased before it."""
@@ -141,7 +150,7 @@ class Erasure:
         topic_keys, scope = self._node.state.keys, self._scope(request)
         keyed = [*topic_keys.by_topic]
         first: list[str] = []
-        total = keys = with_retained = left = until_ms = 0
+        total = keys = with_retained = remaining = until_ms = 0
         for begin in range(0, len(keyed), _AT_ONCE):
             part: list[str] = []
             for topic in keyed[begin : begin + _AT_ONCE]:
@@ -154,7 +163,7 @@ class Erasure:
                         topic, numbers, len(numbers) == len(own_keys)
                     )
                 if ends_ms := scope.left(topic, own_keys):
-                    left, until_ms = left + 1, max(until_ms, ends_ms)
+                    remaining, until_ms = remaining + 1, max(until_ms, ends_ms)
             total += len(part)
             first = sorted([*first, *part])[:_SHOWN]
             yield None
@@ -164,7 +173,7 @@ class Erasure:
             "keys": keys,
             "retained": with_retained,
             "keyed": len(topic_keys.by_topic),
-            "left": left,
+            "left": remaining,
             "left_until_ms": until_ms + self._node.clock.jumped_ms,
             "erasures": topic_keys.erasure,
             "pending": len(topic_keys.pending),
@@ -180,15 +189,15 @@ class Erasure:
             raise Refused("nothing is sealed: personal_topics is not set")
         work = self._erase_matching if "filter" in request else self._erase_name
         if "logs" in request:
-            work = self.requested.store
+            work = self._store_requests
         task = asyncio.get_running_loop().create_task(work(request, by))
         yield task
-        done = task.result()
-        if isinstance(done, Refused):
-            raise done
-        if isinstance(done, FoldmqError):
-            raise Refused(f"not erased yet, try again: {done}")
-        return done
+        outcome = task.result()
+        if isinstance(outcome, Refused):
+            raise outcome
+        if isinstance(outcome, FoldmqError):
+            raise Refused(f"not erased yet, try again: {outcome}")
+        return outcome
 
     async def _erase_matching(
         self, request: Mapping[str, Any], by: str
@@ -197,13 +206,13 @@ class Erasure:
             scope = self._scope(request)
             keys = await self.keys(scope)
             followed = scope.filter if self._node.exchange is not None else ""
-            done = await self.erase(keys, by, before_ms=scope.before_ms, followed=followed)
-            if not done.keys:
+            outcome = await self.erase(keys, by, before_ms=scope.before_ms, followed=followed)
+            if not outcome.keys:
                 what = "no topic with sealed contents"
                 if scope.before_ms:
                     what += " in a period that ended before"
                 return Refused(f"{what} matches {shown(scope.filter)}")
-            return done.fields()
+            return asdict(outcome)
         except FoldmqError as error:
             return error
 
@@ -216,11 +225,11 @@ class Erasure:
             if not entry:
                 return Refused("the name has no token, or was erased")
             keys = [(entry, key.number) for key in self._node.state.keys.of(entry)]
-            done = await self.erase(keys, by)
-            if not done.keys:
+            outcome = await self.erase(keys, by)
+            if not outcome.keys:
                 return Refused("the name was erased meanwhile")
             sessions = await remove_nameless(self._node, by)
-            return {**done.fields(), "token": topic_shown(entry), "sessions": sessions}
+            return {**asdict(outcome), "token": topic_shown(entry), "sessions": sessions}
         except KeyFileError as error:
             self._node.spawn_task(self._complete_name(by))
             return Refused(f"not erased yet, it is tried again every {_RETRY:g} s: {error}")
@@ -259,6 +268,105 @@ class Erasure:
             "logs": logs,
         }
 
+    # What an erasure does not do by itself: destinations that have contents, and other logs.
+
+    def receivers(self, request: Mapping[str, Any]) -> Work:
+        """Return the destinations that may have contents of the topics that match ``filter``."""
+        scope, node_state, names = Scope(text(request, "filter")), self._node.state, set[str]()
+        keyed = [*node_state.keys.by_topic]
+        for begin in range(0, len(keyed), _AT_ONCE):
+            for topic in keyed[begin : begin + _AT_ONCE]:
+                if scope.matches(topic):
+                    names.update(node_state.destinations.receivers(topic))
+            yield None
+        return {"receivers": sorted(names)}
+
+    def progress(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the end of the log on disk, and up to where it has taken and followed others."""
+        node = self._node
+        return {
+            "durable": position(node.journal.durable + 1, 0) - 1,
+            "taken": node.exchange.taken if node.exchange is not None else {},
+            "pending": len(node.state.keys.pending),
+        }
+
+    # Names for whose erasure a log was asked while its broker was away. The broker of another log
+    # has stored the request beside the file with the keys. It is carried out at the start, before a
+    # client connects; or soon, if this broker began just then.
+
+    async def _store_requests(
+        self, request: Mapping[str, Any], by: str
+    ) -> dict[str, Any] | FoldmqError:
+        """Store the request to erase a name for each of ``logs``, whose brokers are away.
+
+        Returns the error if one cannot be stored.
+        """
+        node, keys, logs = self._node, self._node.log.keys, request.get("logs")
+        own = node.options.node
+        if not isinstance(logs, list) or not node.logs.issuperset(logs) or own in logs:
+            return Refused("logs must be names of other logs of this node")
+        if keys is None or node.names is None:
+            return Refused("no names have tokens: personal_clients and personal_users are not set")
+        try:
+            asked = NameRequest.of(text(request, "kind"), text(request, "name"), by)
+            for log in logs:
+                await in_thread(store_request, asked, file_of_log(keys.path, own, log))
+        except FoldmqError as error:
+            return error
+        return {"logs": logs}
+
+    async def carry_out_requests(self) -> bool:
+        """Erase the names that are asked for; return whether there were requests.
+
+        Sessions do not end yet. Raises KeyFileError, and what prevents the erasure; the requests
+        are kept then, and the next call goes on.
+        """
+        node, keys = self._node, self._node.log.keys
+        if keys is None or node.names is None or node.exchange is None:
+            return False
+        requests = await in_thread(stored_requests, keys.path)
+        if not requests:
+            return False
+        entries: dict[str, str] = {}
+        for named, entry in node.names.entries():
+            if named is None:
+                await asyncio.sleep(0)
+                continue
+            for request in requests:
+                if request.is_for(*named):
+                    entries[entry] = request.by
+        for entry, by in entries.items():
+            numbers = [(entry, key.number) for key in node.state.keys.of(entry)]
+            await self.erase(numbers, by)
+        await self.destroy_pending()  # of an earlier call, after which no name is found
+        await self._prove_leadership()
+        for request in requests:
+            await in_thread(remove_request, request)
+        return True
+
+    async def _prove_leadership(self) -> None:
+        """Return once a record shows that this node has all names; raises what prevents it.
+
+        A node of a cluster may have been replaced as the leader, and not know the newest names.
+        """
+        node = self._node
+        if node.state.epoch:
+            node.emit(LeaderProved(node.state.epoch))
+            await until_durable(node, node.journal.end)
+        if node.failed.done():
+            raise node.failed.result()
+
+    async def watch_requests(self) -> None:
+        """Look for requests again and again: this broker may have begun just before one."""
+        node = self._node
+        while not (node.draining or node.failed.done()):
+            await asyncio.sleep(_LOOK_EVERY)
+            try:
+                if await self.carry_out_requests():
+                    await remove_nameless(node, _BROKER)
+            except FoldmqError as error:
+                _log.warning("a name is not erased yet", reason=str(error))
+
     def _scope(self, request: Mapping[str, Any]) -> Scope:
         """Return what a request asks for; raises Refused for an invalid one."""
         topic_filter, before_ms = text(request, "filter"), request.get("before_ms", 0)
@@ -294,7 +402,7 @@ class Erasure:
 
         Other logs of the node follow the topic filter ``followed``.
         """
-        outcome = Outcome(0, 0, [])
+        outcome = Outcome()
         async with self._lock:
             await self._destroy()
             keys = await self._existing(keys)  # the last one must exist: its event has the filter
@@ -323,7 +431,7 @@ class Erasure:
                 for number in scope.numbers(topic, topic_keys.of(topic))
             ]
             part = by_text(keys[:_KEYS], itemgetter(0))[0] if keys else []
-            self._request(part, by, cause, before_ms, Outcome(0, 0, []))
+            self._request(part, by, cause, before_ms, Outcome())
             if len(part) == len(keys):
                 del topics[: len(chosen)]
             if topic_keys.pending:
@@ -465,14 +573,10 @@ class Erasure:
         )
 
 
+@dataclass(slots=True)
 class Outcome:
     """What was erased."""
 
-    def __init__(self, keys: int, retained: int, erasures: list[int]) -> None:
-        self.keys = keys
-        self.retained = retained
-        self.erasures = erasures
-
-    def fields(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"keys": self.keys, "retained": self.retained, "erasures": self.erasures}
+    keys: int = 0
+    retained: int = 0
+    erasures: list[int] = field(default_factory=list)

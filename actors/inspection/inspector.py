@@ -23,6 +23,7 @@ from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from projections.state.session_table import OutstandingTotals, SessionTable
 from protocol.errors import FoldmqError
+from protocol.mqtt.topics import TopicError, validate_topic_name
 
 _SHOWN = 120
 _ALIKE: Final = 0.8
@@ -101,6 +102,26 @@ def number(
     return value
 
 
+def valid(
+    request: Mapping[str, Any], field: str, validate: Callable[[str], None] = validate_topic_name
+) -> str:
+    """Return a text field that names a topic; ``validate`` checks it."""
+    value = text(request, field)
+    try:
+        validate(value)
+    except TopicError as error:
+        raise Refused(f"{field}: {error}") from None
+    return value
+
+
+def actor_of(urn: str, node: NodeContext) -> LoopActor:
+    """Return an actor; raises Refused if there is none."""
+    actor = node.kernel.get(urn)
+    if actor is None:
+        raise Refused(f"no actor {shown(urn)}")
+    return actor
+
+
 _log = structlog.get_logger("foldmq")
 
 Answer: TypeAlias = "dict[str, Any]"
@@ -117,7 +138,7 @@ _PAGE_BYTES = 256 * 1024
 _ROW_BYTES = 256
 _TEXT_FACTOR = 6
 """Maximum bytes of a character in JSON."""
-_LOOKED_AT_ONCE = 16
+LOOKED_AT_ONCE = 16
 """Items checked between two readings of the clock."""
 _CURSORS = 64
 _CURSOR_LIFE = 60.0
@@ -214,8 +235,8 @@ class Inspector(LoopActor):
         answer = await self.actor_ref.ask(_Query(endpoint, request or {}), block=False)
         if isinstance(answer, asyncio.Future):
             answer = await answer
-        found: Answer = answer
-        return found
+        content: Answer = answer
+        return content
 
     def on_receive(self, message: Any) -> Any:
         """Handle a query, or continue with long ones."""
@@ -365,7 +386,7 @@ class Inspector(LoopActor):
 
 
 def count_outstanding(
-    sessions: SessionTable, every: int = _LOOKED_AT_ONCE
+    sessions: SessionTable, every: int = LOOKED_AT_ONCE
 ) -> Generator[None, None, OutstandingTotals]:
     """Return the totals over all sessions; yields after ``every`` sessions."""
     totals = OutstandingTotals()
@@ -379,7 +400,7 @@ def count_outstanding(
     return totals
 
 
-def in_steps(items: Iterable[Any], every: int = _LOOKED_AT_ONCE) -> Iterator[tuple[Any, bool]]:
+def in_steps(items: Iterable[Any], every: int = LOOKED_AT_ONCE) -> Iterator[tuple[Any, bool]]:
     """Yield items, each with whether to read the clock."""
     for number, item in enumerate(items, 1):
         yield item, number % every == 0

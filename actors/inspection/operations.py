@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import structlog
 
 from actors.connection.connection import Connection
-from actors.inspection.inspector import NotReady, Refused, flag, number, optional, shown, text
+from actors.inspection.inspector import (
+    NotReady,
+    Refused,
+    actor_of,
+    flag,
+    number,
+    optional,
+    shown,
+    text,
+)
 from actors.inspection.publishing import ApiPublishing
 from actors.node.operator_commands import OperatorCommand
 from actors.session.decisions.subscribing import by_text
@@ -32,13 +41,11 @@ if TYPE_CHECKING:
     from actors.kernel.actor import LoopActor
     from actors.node.reload_outcome import ReloadOutcome
     from actors.session.node_context import HeldTime, NodeContext
+    from projections.state.retained import RetainedMessage
     from projections.state.session import SessionState
 
     Outcome: TypeAlias = Generator[asyncio.Future[Any] | None, None, dict[str, Any]]
     """Carries out commands as a Work does, and returns what was done and what was refused."""
-    from collections.abc import Iterator
-
-    from projections.state.retained import RetainedMessage
 
 _log = structlog.get_logger("foldmq")
 
@@ -104,7 +111,7 @@ class Operations:
             name = text(request, "client")
             session = node.directory.find_session(name)
         else:
-            actor = _actor(urn, node)
+            actor = actor_of(urn, node)
             if isinstance(actor, Connection) and actor.session is None and not actor.ended:
                 command = OperatorCommand("kick", by, urn, None)
                 command.carry_out(node)
@@ -129,7 +136,7 @@ class Operations:
         """Make a session or subscription fail: its successor starts from the log."""
         node = self._node
         urn = text(request, "actor")
-        actor = _actor(urn, node)
+        actor = actor_of(urn, node)
         if isinstance(actor, Connection):
             raise Refused("a connection cannot be restarted, only kicked: the client reconnects")
         if isinstance(actor, Session) and actor.name in node.rebuilding:
@@ -178,7 +185,7 @@ class Operations:
         node = self._node
         topics = _names(request, "topics")
         denied_only = flag(request, "not_permitted")
-        done: list[str] = []
+        cleared: list[str] = []
         refused: list[list[str]] = []
         for topic in topics:
             message = node.state.retained.current(topic)
@@ -187,13 +194,13 @@ class Operations:
             elif denied_only and publisher_permitted(message, node) is not False:
                 refused.append([topic, "not known to be without permission any more"])
             else:
-                done.append(topic)
+                cleared.append(topic)
         position = None
-        if done:
-            command = clear_topics(node, done, by)
+        if cleared:
+            command = clear_topics(node, cleared, by)
             yield command.answer
             position = command.answer.result()
-        return {"done": done, "refused": sorted(refused), "position": position}
+        return {"done": cleared, "refused": sorted(refused), "position": position}
 
     def _confirm_clock(self, _request: Mapping[str, Any], by: str) -> Work:
         """Record that the clock is right; remove the sessions that the time off has ended.
@@ -235,17 +242,15 @@ class Operations:
         """Record up to which record the log is archived, if the archive belongs to this log."""
         node = self._node
         through = number(request, "through", 0, _LAST_RECORD)
-        link, where = text(request, "link"), text(request, "where")
-        if len(where) > _LONGEST_PLACE:
-            raise Refused(f"where must have at most {_LONGEST_PLACE} characters")
-        known = node.state.archived
+        link, where = text(request, "link"), _short(request, "where", _LONGEST_PLACE)
+        archive = node.state.archived
         if (
-            known is not None
-            and known.said.where == where
-            and known.said.through <= through <= known.at >> INDEX_BITS
+            archive is not None
+            and archive.said.where == where
+            and archive.said.through <= through <= archive.at >> INDEX_BITS
         ):
             # Nothing changed: recording it again would make the log grow without end.
-            return {"through": known.said.through, "position": known.at}
+            return {"through": archive.said.through, "position": archive.at}
         if (yield from self._link_of(through)) != link:
             raise Refused(f"record {through} differs from the one in {shown(where)}")
         command = OperatorCommand("archived", by, where, None)
@@ -289,9 +294,9 @@ class Operations:
     def _link_of(self, sequence: int) -> Generator[asyncio.Future[Any], None, str]:
         """Return the link of a record of the log, or of the last deleted one."""
         node = self._node
-        last, first = node.journal.durable, node.log.first
-        if sequence > last:
-            raise Refused(f"there is no record {sequence}: the log ends with {last}")
+        end, first = node.journal.durable, node.log.first
+        if sequence > end:
+            raise Refused(f"there is no record {sequence}: the log ends with {end}")
         cut = node.state.cuts[-1] if node.state.cuts else None
         if cut is not None and sequence == cut.first - 1:
             return cut.link
@@ -316,30 +321,23 @@ async def _read_link(node: NodeContext, sequence: int) -> str | FoldmqError:
 
 def _answer(commands: Iterable[tuple[str, OperatorCommand]]) -> Outcome:
     """Wait until all commands are on disk or refused, and return the outcome of each."""
-    done: list[str] = []
+    carried_out: list[str] = []
     refused: list[list[str]] = []
     position = None
     for name, command in commands:
         yield command.answer
         if command.refusal is None:
-            done.append(name)
+            carried_out.append(name)
             position = command.answer.result()
         else:
             refused.append([name, command.refusal])
-    return {"done": done, "refused": refused, "position": position}
+    return {"done": carried_out, "refused": refused, "position": position}
 
 
 def _ended(state: SessionState, held: HeldTime, node: NodeContext) -> bool:
     """Return whether a session that was offline before a start ends with the time off."""
     offline = not state.connected and not state.clean and state.closed_ms < held.until_ms
     return offline and node.expires_in(state) * 1000 <= held.ms
-
-
-def _actor(urn: str, node: NodeContext) -> LoopActor:
-    actor = node.kernel.get(urn)
-    if actor is None:
-        raise Refused(f"no actor {shown(urn)}")
-    return actor
 
 
 def _short(request: Mapping[str, Any], field: str, most: int) -> str:
@@ -417,40 +415,29 @@ def clear_topics(
     return command
 
 
-def clear_denied(node: NodeContext) -> None:
+async def clear_denied(node: NodeContext) -> None:
     """Remove the retained messages that are known not to be permitted, in small steps."""
     steps = (
         part[begin : begin + _AT_ONCE]
         for part in node.state.retained.parts()
         for begin in range(0, len(part), _AT_ONCE)
     )
-    _clear_next(node, steps, 0)
-
-
-def _clear_next(node: NodeContext, steps: Iterator[list[str]], count: int) -> None:
-    """Do the next step; ``count`` messages have been removed before."""
-    if node.draining or node.failed.done():
-        return
-    pause = _WAIT
-    if not node.not_ready_reasons():
+    count = 0
+    while not (node.draining or node.failed.done()):
+        if node.not_ready_reasons():
+            await asyncio.sleep(_WAIT)
+            continue
         topics = next(steps, None)
         if topics is None:
             if count:
                 _log.info("retained messages removed", reason="not_permitted", count=count)
             return
-        count += _clear(node, topics)
-        pause = _PAUSE
-    node.timers.after(pause, lambda: _clear_next(node, steps, count))
-
-
-def _clear(node: NodeContext, topics: list[str]) -> int:
-    """Remove those of some topics; return their number."""
-    current = map(node.state.retained.current, topics)
-    denied = [
-        message.topic
-        for message in current
-        if message is not None and publisher_permitted(message, node) is False
-    ]
-    if denied:
-        clear_topics(node, denied, _SETTING, one_of_many=True)
-    return len(denied)
+        denied = [
+            message.topic
+            for message in map(node.state.retained.current, topics)
+            if message is not None and publisher_permitted(message, node) is False
+        ]
+        if denied:
+            clear_topics(node, denied, _SETTING, one_of_many=True)
+        count += len(denied)
+        await asyncio.sleep(_PAUSE)

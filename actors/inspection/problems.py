@@ -300,21 +300,23 @@ class ProblemSearch:
             }
         connects = len(self._recent(history.opened_ms, _FLAPPING_MS))
         failed = self._recent(history.failed_ms, _FLAPPING_MS)
-        taken = self._recent(history.taken_ms, RECENT_MS)
-        if len(taken) >= _DUPLICATE:
+        takeovers = self._recent(history.taken_ms, RECENT_MS)
+        if len(takeovers) >= _DUPLICATE:
             actor = self._node.directory.find_session(name)
             connected = actor is not None and actor.connection is not None
             yield {
                 "code": "duplicate",
                 "takeovers": history.takeovers,
-                "recent_takeovers": len(taken),
+                "recent_takeovers": len(takeovers),
                 "recent": connects,
                 "hosts": list(history.hosts),
-                "age_ms": taken[-1],
-                "lasts": connected and taken[-1] <= _lasting_ms(taken),
+                "age_ms": takeovers[-1],
+                "lasts": connected and takeovers[-1] <= _lasting_ms(takeovers),
             }
         elif connects >= _FLAPPING and len(failed) >= _FLAPPING - 1:
-            left = history.last_close == "disconnect" and history.closed_ms > history.failed_ms[-1]
+            has_left = (
+                history.last_close == "disconnect" and history.closed_ms > history.failed_ms[-1]
+            )
             yield {
                 "code": "flapping",
                 "connects": history.connects,
@@ -323,7 +325,7 @@ class ProblemSearch:
                 "failed": len(failed),
                 "last_close": history.last_close,
                 "age_ms": failed[-1],
-                "lasts": not left and failed[-1] <= _lasting_ms(failed),
+                "lasts": not has_left and failed[-1] <= _lasting_ms(failed),
             }
 
 
@@ -362,17 +364,17 @@ def _with_earlier(
     A client that has just connected has some time to answer, unless it did not use it twice.
     """
     connection = actor.connection
-    left = earlier(connection, state, node) if connection is not None and ages.oldest_ms else None
-    if left is None or (ages.oldest_ms < _UNACKNOWLEDGED_MS and left.connections < _LEFT):
+    before = earlier(connection, state, node) if connection is not None and ages.oldest_ms else None
+    if before is None or (ages.oldest_ms < _UNACKNOWLEDGED_MS and before.connections < _LEFT):
         return ages, 1
     sent, released = (ages.sent_ms, ages.released_ms)
-    if left.released and released:
-        released += left.connected_ms
+    if before.released and released:
+        released += before.connected_ms
     elif sent:
-        sent += left.connected_ms
+        sent += before.connected_ms
     answered = connection is not None and connection.last_ack > -inf
     quiet = ages.quiet_ms if answered else max(sent, released)
-    return Overdue(sent, released, quiet), left.connections + 1
+    return Overdue(sent, released, quiet), before.connections + 1
 
 
 def stalled(node: NodeContext, name: str) -> dict[str, Any] | None:

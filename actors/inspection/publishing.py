@@ -11,18 +11,17 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from actors.access.rules import TopicAcl
-from actors.inspection.inspector import NotReady, Refused, Work, text
-from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.inspection.inspector import NotReady, Refused, Work, text, valid
 from actors.session.decisions.publish_admission import TOO_LARGE, admit
 from actors.session.node_context import NodeContext
-from actors.session.outside_publisher import OutsidePublisher
-from eventstore.format.events import API_SESSION, API_USER, SessionClosed, SessionOpened
-from eventstore.log.pending_record import GatedOutput
+from actors.session.outside_publisher import GateSink, OutsidePublisher, packet_ids_after
+from eventstore.format.events import API_SESSION, API_USER
 from protocol.mqtt.message_properties import (
     MessageProperties,
     decode_message_properties,
@@ -63,21 +62,6 @@ class _ApiMessage(NamedTuple):
         return len(self.topic) + len(self.payload) + len(self.block)
 
 
-class _Stored:
-    """A sink of the gate that resolves a future: what a turn recorded is on disk."""
-
-    __slots__ = ("done", "gated", "waits_for")
-
-    def __init__(self) -> None:
-        self.waits_for: GatedOutput | None = None
-        self.gated = 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def write(self, _data: bytes) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
-
-
 class ApiPublishing:
     """Publishes for the tokens of the web page."""
 
@@ -87,20 +71,20 @@ class ApiPublishing:
 
     def publish(self, request: Mapping[str, Any], by: str) -> Work:
         """Publish messages in order: ``by`` names the token; ``messages`` are objects."""
-        given = request.get("messages")
+        requests = request.get("messages")
         if len(by) > _LONGEST_NAME:
             raise Refused(f"by must name the token, in at most {_LONGEST_NAME} characters")
-        if not isinstance(given, list) or not 0 < len(given) <= MAX_MESSAGES:
+        if not isinstance(requests, list) or not 0 < len(requests) <= MAX_MESSAGES:
             raise Refused(f"messages must be a list of 1 to {MAX_MESSAGES} objects")
         messages = []
-        for each in given:  # all of them, before any is published
+        for each in requests:  # all of them, before any is published
             messages.append(_message(each))
             yield None
         session = API_SESSION + by
         publisher = OutsidePublisher(self._node, session)
         access = self._node.permissions.permissions.access(API_USER, (), session)
         receipts: list[_Receipt] = []
-        waits: list[_Stored] = []
+        waits: list[asyncio.Future[None]] = []
         for run in _runs(messages):
             refusals = yield from self._refusals(run, publisher, access)
             begin = 0
@@ -110,15 +94,14 @@ class ApiPublishing:
                 if at < len(run):
                     receipts.append({"refused": refusals[at]})
                 begin = at + 1
-        for stored in waits:
-            yield stored.done
+        yield from waits
         return {"node": self._node.options.node, "receipts": receipts}
 
     def end(self) -> None:
         """Close the sessions of tokens, when the broker stops."""
-        for state in list(self._node.state.sessions.live.values()):
-            if state.session.startswith(API_SESSION) and state.connected:
-                self._node.emit(SessionClosed(state.session, "broker_stopped", state.generation))
+        for name in list(self._node.state.sessions.live):
+            if name.startswith(API_SESSION):
+                OutsidePublisher(self._node, name).close("broker_stopped")
 
     def _check_ready(self) -> None:
         reasons = self._node.not_ready_reasons()
@@ -130,7 +113,7 @@ class ApiPublishing:
         publisher: OutsidePublisher,
         run: Sequence[_ApiMessage],
         receipts: list[_Receipt],
-        waits: list[_Stored],
+        waits: list[asyncio.Future[None]],
     ) -> _Pauses:
         """Publish messages with the same flags, in parts that fit into a turn."""
         node = self._node
@@ -139,13 +122,16 @@ class ApiPublishing:
             topics = [message.topic for message in run]
             count = 0 if node.journal.congested else publisher.at_once(topics, run[0].qos)
             if not count:
-                yield self._pause()
+                later = asyncio.get_running_loop().create_future()
+                node.timers.after(_PAUSE, partial(_resolve, later))
+                yield later
                 continue
             packet = _packet(run[:count])
             recorded = bool(packet.qos or packet.retain)
-            self._open(publisher.name)  # observers of topics may record messages, too
+            publisher.open(_LEVEL, API_USER)  # observers of topics may record messages, too
             if packet.qos:
-                packet.packet_ids += self._packet_ids(count)
+                packet.packet_ids += packet_ids_after(self._last_id, count)
+                self._last_id = packet.packet_ids[-1]
             places = publisher.publish_from_nats(packet)
             # A message of QoS 2 takes effect with its Released, which follows.
             behind = packet.qos == 2
@@ -155,33 +141,11 @@ class ApiPublishing:
                 receipt: _Receipt = {"matched": len(routes[message.topic].targets)}
                 receipts.append({"position": positions[at], **receipt} if recorded else receipt)
             if recorded:
-                stored = _Stored()
-                node.journal.send_when_durable(stored, b" ")
+                waits.append(asyncio.get_running_loop().create_future())
+                node.journal.send_when_durable(GateSink(partial(_resolve, waits[-1])), b" ")
                 node.kernel.wake()
-                waits.append(stored)
             run = run[count:]
             yield None
-
-    def _packet_ids(self, count: int) -> list[int]:
-        """Return the next packet identifiers."""
-        ids = [(self._last_id + number) % PACKET_IDS + 1 for number in range(count)]
-        self._last_id = ids[-1]
-        return ids
-
-    def _pause(self) -> asyncio.Future[None]:
-        """Return a future that is done a little later."""
-        waited = _Stored()
-        self._node.timers.after(_PAUSE, lambda: waited.write(b""))
-        return waited.done
-
-    def _open(self, session: str) -> None:
-        """Open the session of a token, unless it is open."""
-        known = self._node.state.sessions.get(session)
-        if known is not None and known.connected:
-            return
-        generation = known.generation + 1 if known is not None else 1
-        opened = SessionOpened(session, False, True, _LEVEL, generation=generation, user=API_USER)
-        self._node.emit(opened)
 
     def _refusals(
         self, run: Sequence[_ApiMessage], publisher: OutsidePublisher, access: TopicAcl
@@ -213,6 +177,11 @@ class ApiPublishing:
         return admitted.close or admitted.drops[0][0]
 
 
+def _resolve(waited: asyncio.Future[None], _data: bytes = b"") -> None:
+    if not waited.done():
+        waited.set_result(None)
+
+
 def _runs(messages: Sequence[_ApiMessage]) -> Iterator[list[_ApiMessage]]:
     """Yield the messages in parts with the same flags."""
     for _, group in groupby(messages, attrgetter("flags")):
@@ -231,43 +200,41 @@ def _packet(run: Sequence[_ApiMessage]) -> Publishes:
     return packet
 
 
-def _message(given: object) -> _ApiMessage:
+def _message(request: object) -> _ApiMessage:
     """Return a message of a request; raises Refused."""
-    if not isinstance(given, dict):
+    if not isinstance(request, dict):
         raise Refused("a message must be an object")
-    topic, qos, retain = text(given, "topic"), given.get("qos", 1), given.get("retain", False)
+    topic = valid(request, "topic")
+    qos, retain = request.get("qos", 1), request.get("retain", False)
     try:
-        validate_topic_name(topic)
-        payload = base64.b64decode(text(given, "payload_base64"), validate=True)
-    except TopicError as error:
-        raise Refused(f"topic: {error}") from None
+        payload = base64.b64decode(text(request, "payload_base64"), validate=True)
     except binascii.Error:
         raise Refused("payload_base64 must be base64") from None
     if qos not in (0, 1, 2) or isinstance(qos, bool) or not isinstance(retain, bool):
         raise Refused("qos must be 0, 1 or 2, and retain true or false")
-    properties = given.get("properties")
+    properties = request.get("properties")
     block = _block(properties) if properties else b""
     return _ApiMessage(topic.encode(), payload, qos, retain, block)
 
 
-def _block(given: object) -> bytes:
+def _block(request: object) -> bytes:
     """Return the properties of a message as a block; raises Refused."""
-    if not isinstance(given, dict):
+    if not isinstance(request, dict):
         raise Refused("properties must be an object")
-    expiry, form = given.get("message_expiry_interval"), given.get("payload_format", 0)
+    expiry, form = request.get("message_expiry_interval"), request.get("payload_format", 0)
     if expiry is not None and not (type(expiry) is int and 0 <= expiry <= _MAX_SECONDS):
         raise Refused(f"message_expiry_interval must be a number of seconds up to {_MAX_SECONDS}")
     if form not in (0, 1) or isinstance(form, bool):
         raise Refused("payload_format must be 0 or 1")
-    user = given.get("user_properties", [])
+    user = request.get("user_properties", [])
     pairs = isinstance(user, list) and all(
         isinstance(pair, list) and len(pair) == 2 and all(map(_fits, pair)) for pair in user
     )
     if not pairs or len(user) > _MAX_USER:
         raise Refused(f"user_properties must be at most {_MAX_USER} pairs of texts")
-    texts = [given.get(name) for name in ("content_type", "response_topic")]
-    correlation = given.get("correlation_data")
-    if not all(one is None or _fits(one) for one in (*texts, correlation)):
+    texts = [request.get(name) for name in ("content_type", "response_topic")]
+    correlation = request.get("correlation_data")
+    if not all(each is None or _fits(each) for each in (*texts, correlation)):
         raise Refused("content_type, response_topic and correlation_data must be texts")
     try:
         if texts[1] is not None:

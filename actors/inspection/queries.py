@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from fnmatch import translate
 from itertools import chain
 from operator import itemgetter
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from actors.inspection import receiver_preview, views
 from actors.inspection.broker_status import memory_use, status
 from actors.inspection.inspector import (
+    LOOKED_AT_ONCE,
     Answer,
     Handler,
     Listing,
@@ -24,6 +25,7 @@ from actors.inspection.inspector import (
     NotReady,
     Refused,
     Work,
+    actor_of,
     count_outstanding,
     flag,
     in_steps,
@@ -31,9 +33,11 @@ from actors.inspection.inspector import (
     optional,
     shown,
     text,
+    valid,
 )
 from actors.inspection.problems import ProblemSearch
-from actors.inspection.status_metrics import StatusSources, log_sessions
+from actors.inspection.status_metrics import log_sessions
+from actors.inspection.status_sources import StatusSources
 from actors.kernel.actor import LoopActor
 from actors.session.node_context import NodeContext
 from actors.session.session import Session
@@ -42,8 +46,7 @@ from eventstore.format.events import LOG_SESSION
 from eventstore.format.name_entries import is_token
 from projections.state.session import SessionState
 from projections.state.session_table import OutstandingTotals
-from protocol.mqtt.topic_trie import FilterTrie
-from protocol.mqtt.topics import TopicError, validate_topic_filter, validate_topic_name
+from protocol.mqtt.topics import matches, validate_topic_filter
 
 _LEASE = 10.0
 """Seconds without a query after which counting stops."""
@@ -122,9 +125,9 @@ class BusiestTopics:
             self._counts = Counter(dict(counts.most_common(_KEPT // 2)))
 
     def _look(self) -> None:
-        left = self._asked + self._lease - self._node.clock.monotonic()
-        if left > 0:
-            self._node.timers.after(left, self._look)
+        remaining = self._asked + self._lease - self._node.clock.monotonic()
+        if remaining > 0:
+            self._node.timers.after(remaining, self._look)
         else:
             self._node.remove_observer(self)
             self._watching = False
@@ -230,27 +233,23 @@ class Queries:
     def actors(self, request: Mapping[str, Any]) -> Work | Listing:
         """Actors, oldest first, or those with the highest value of a column."""
         node = self._node
-        wanted = _wanted_actors(request, node)
+        is_wanted = _wanted_actors(request, node)
         top = _top(request, _ACTOR_KEYS)
         if top is None:
             return Listing(
                 node.kernel,
-                lambda actor: views.actor_row(actor, node) if wanted(actor) else None,
+                lambda actor: views.actor_row(actor, node) if is_wanted(actor) else None,
                 total=len(node.kernel),
             )
-        return self._top_actors(wanted, top)
+        return self._top_actors(is_wanted, top)
 
-    def _top_actors(self, wanted: Callable[[LoopActor], bool], top: Top) -> Work:
+    def _top_actors(self, is_wanted: Callable[[LoopActor], bool], top: Top) -> Work:
         node, kernel = self._node, self._node.kernel
         key = _ACTOR_KEYS[top.by]
-        highest = _Highest(top.most)
-        for actor, pause in in_steps(kernel):
-            if wanted(actor):
-                highest.take(key(actor), actor)
-            if pause:
-                yield None
+        figures = ((key(actor), actor) if is_wanted(actor) else None for actor in kernel)
+        highest = yield from _highest(figures, top.most)
         rows = []
-        for actor, pause in in_steps(highest.items()):
+        for actor, pause in in_steps(highest):
             if not actor.stopped:
                 rows.append(views.actor_row(actor, node))
             if pause:
@@ -262,7 +261,7 @@ class Queries:
     def actor(self, request: Mapping[str, Any]) -> Answer:
         """One actor in detail."""
         node = self._node
-        actor = _actor(request, node)
+        actor = actor_of(text(request, "id"), node)
         row = views.actor_row(actor, node)
         detail: dict[str, Any] = {}
         if isinstance(actor, Session):
@@ -282,34 +281,28 @@ class Queries:
         """
         node = self._node
         table = node.state.sessions
-        wanted = _wanted_sessions(request, node)
+        state_if_wanted = _wanted_sessions(request, node)
         total = len(table) - (log_sessions(node) if flag(request, "without_logs") else 0)
         top = _top(request, _SESSION_KEYS)
 
         def row(name: str) -> dict[str, Any] | None:
-            state = wanted(name)
+            state = state_if_wanted(name)
             return None if state is None else views.session_row(name, state, node)
 
+        names = chain.from_iterable(table.parts())
         if top is None:
-            return Listing(chain.from_iterable(table.parts()), row, total=total)
-        return self._top_sessions(wanted, top, row, total)
-
-    def _top_sessions(
-        self,
-        wanted: Callable[[str], SessionState | None],
-        top: Top,
-        row: Callable[[str], dict[str, Any] | None],
-        total: int,
-    ) -> Work:
-        table = self._node.state.sessions
+            return Listing(names, row, total=total)
         key = _SESSION_KEYS[top.by]
-        highest = _Highest(top.most)
-        for name in chain.from_iterable(table.parts()):
-            state = wanted(name)
-            if state is not None:
-                highest.take(key(state), name)
-            yield None
-        return Listing(highest.items(), row, total=total)
+
+        def figure(name: str) -> tuple[float, str] | None:
+            state = state_if_wanted(name)
+            return None if state is None else (key(state), name)
+
+        def highest() -> Work:
+            chosen = yield from _highest(map(figure, names), top.most, every=1)
+            return Listing(chosen, row, total=total)
+
+        return highest()
 
     def session(self, request: Mapping[str, Any]) -> Answer | Work:
         """One session in full; raises Refused with a similar name if there is none."""
@@ -356,16 +349,17 @@ class Queries:
         """Retained messages on topics that match a filter; or only those without permission."""
         self._check_retained()
         index = self._node.state.retained
-        topic_filter, denied_only = _filter(request), flag(request, "not_permitted")
+        denied_only = flag(request, "not_permitted")
+        topic_filter = "#"
+        if request.get("filter") not in (None, ""):
+            topic_filter = valid(request, "filter", validate_topic_filter)
         topics: Iterable[str] = chain.from_iterable(index.parts())
         if topic_filter != "#" and not {"#", "+"} & set(topic_filter.split("/")):
             topics = [topic_filter]
-        matcher: FilterTrie[bool] = FilterTrie()
-        matcher.insert(topic_filter, topic_filter, value=True)
 
         def shown_row(topic: str) -> dict[str, Any] | None:
             message = index.current(topic)
-            if message is None or not matcher.match(topic):
+            if message is None or not matches(topic_filter, topic):
                 return None
             row = views.retained_row(message, self._node)
             return None if denied_only and row["permitted"] is not False else row
@@ -390,7 +384,7 @@ class Queries:
     def subscriptions(self, request: Mapping[str, Any]) -> Work:
         """Preview a message on a topic: its outcome for each matching subscription."""
         node = self._node
-        topic = _topic(request)
+        topic = valid(request, "topic")
         size = number(request, "size", 0, _LARGEST_SIZE) if "size" in request else None
         message = receiver_preview.Previewed(topic, number(request, "qos", 1, 2), size)
         matching: dict[str, list[receiver_preview.Match]] = {}
@@ -409,8 +403,8 @@ class Queries:
                 yield None
 
         def rows() -> Iterable[dict[str, Any]]:
-            for name, matches in matching.items():
-                yield from receiver_preview.receiver_rows(name, matches, message, node)
+            for name, subscriptions in matching.items():
+                yield from receiver_preview.receiver_rows(name, subscriptions, message, node)
 
         kept = node.state.retained.current(topic)
         retained = None if kept is None else views.retained_row(kept, node)
@@ -453,27 +447,22 @@ class Queries:
         }
 
 
-class _Highest:
-    """Keeps the items with the highest values."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._heap: list[tuple[float, int, Any]] = []
-        self._serial = 0
-
-    def take(self, figure: float, item: Any) -> None:
-        """Consider an item."""
-        self._serial -= 1
-        entry = (figure, self._serial, item)
-        if len(self._heap) < self._count:
-            heapq.heappush(self._heap, entry)
-        elif figure > self._heap[0][0]:
-            heapq.heapreplace(self._heap, entry)
-
-    def items(self) -> list[Any]:
-        """Return the items, the highest first."""
-        self._heap.sort(reverse=True, key=itemgetter(0, 1))
-        return [item for _, _, item in self._heap]
+def _highest(
+    figures: Iterable[tuple[float, Any] | None], most: int, every: int = LOOKED_AT_ONCE
+) -> Generator[None, None, list[Any]]:
+    """Return the items with the highest figures, the highest first; yields after ``every``."""
+    heap: list[tuple[float, int, Any]] = []
+    for serial, (candidate, pause) in enumerate(in_steps(figures, every)):
+        if candidate is not None:
+            entry = (candidate[0], -serial, candidate[1])
+            if len(heap) < most:
+                heapq.heappush(heap, entry)
+            elif heap and entry > heap[0]:
+                heapq.heapreplace(heap, entry)
+        if pause:
+            yield None
+    heap.sort(reverse=True, key=itemgetter(0, 1))
+    return [item for _, _, item in heap]
 
 
 # ------------------------------------------------------------------------------- requests
@@ -524,14 +513,6 @@ def _wanted_sessions(
     return wanted
 
 
-def _actor(request: Mapping[str, Any], node: NodeContext) -> LoopActor:
-    name = text(request, "id")
-    actor = node.kernel.get(name)
-    if actor is None:
-        raise Refused(f"no actor {shown(name)}")
-    return actor
-
-
 def _top(request: Mapping[str, Any], keys: Mapping[str, Any]) -> Top | None:
     top = request.get("top")
     if top is None:
@@ -551,21 +532,3 @@ def _glob(request: Mapping[str, Any]) -> Callable[[str], bool] | None:
         )
     match = compile_pattern(translate(pattern)).match
     return lambda name: match(name) is not None
-
-
-def _filter(request: Mapping[str, Any]) -> str:
-    topic_filter = optional(request, "filter") or "#"
-    try:
-        validate_topic_filter(topic_filter)
-    except TopicError as error:
-        raise Refused(f"filter: {error}") from None
-    return topic_filter
-
-
-def _topic(request: Mapping[str, Any]) -> str:
-    topic = text(request, "topic")
-    try:
-        validate_topic_name(topic)
-    except TopicError as error:
-        raise Refused(f"topic: {error}") from None
-    return topic

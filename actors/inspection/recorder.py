@@ -51,6 +51,7 @@ class End(NamedTuple):
     """The same as text."""
 
 
+@dataclass(eq=False, repr=False)
 class Trace:
     """The lines of one trace, until they are sent; bounded in rate and size.
 
@@ -58,35 +59,13 @@ class Trace:
     with the lines. ``on_content`` is called when there is something to send.
     """
 
-    __slots__ = (
-        "_begun",
-        "_given",
-        "_lines",
-        "_monotonic",
-        "_number",
-        "_on_content",
-        "_rate",
-        "_size",
-        "_skipped",
-        "actors",
-        "client",
-        "deadline",
-        "one",
-        "over",
-        "subject",
-        "token",
-    )
+    token: str
+    subject: str
+    _rate: int
+    _monotonic: Callable[[], float]
+    _on_content: Callable[[], None]
 
-    def __init__(
-        self,
-        token: str,
-        subject: str,
-        rate: int,
-        monotonic: Callable[[], float],
-        on_content: Callable[[], None],
-    ) -> None:
-        self.token = token
-        self.subject = subject
+    def __post_init__(self) -> None:
         self.actors: set[LoopActor] = set()
         """The actors that it currently covers."""
         self.client: str | None = None
@@ -97,10 +76,7 @@ class Trace:
         """Whether it has ended: no more actors are added."""
         self.deadline = 0.0
         """Monotonic time at which it ends unless it is kept."""
-        self._rate = rate
-        self._monotonic = monotonic
-        self._on_content = on_content
-        self._begun = monotonic()
+        self._begun = self._monotonic()
         self._given = 0
         self._lines: list[bytes] = []
         self._size = 0
@@ -150,15 +126,21 @@ def add_lines(traces: Iterable[Trace], count: int, lines: Iterable[dict[str, Any
     """Add as many of ``count`` lines to traces as they accept; the others are not created."""
     traces = list(traces)
     room = max((trace.room() for trace in traces), default=0)
-    left = count
+    omitted = count
     if room:
         for line in islice(lines, min(count, room, AT_ONCE)):
             encoded = orjson.dumps(line)
             for trace in traces:
                 trace.add(encoded)
-            left -= 1
+            omitted -= 1
     for trace in traces:
-        trace.skip(left)
+        trace.skip(omitted)
+
+
+def add_line(traces: Sequence[Trace], make: Callable[[], dict[str, Any]]) -> None:
+    """Add a line to traces; it is made only if they accept it."""
+    if traces:
+        add_lines(traces, 1, (make() for _ in range(1)))
 
 
 _log = structlog.get_logger("foldmq")
@@ -199,18 +181,18 @@ class TracingObserver:
         self.ended = safely(recorder.on_ended)
 
 
+@dataclass(eq=False, repr=False)
 class TraceRecorder:
     """Renders the actions of actors as lines.
 
     ``ended`` is called with a trace whose only actor has ended, and with the reason.
     """
 
-    def __init__(
-        self, node: NodeContext, admission: Admission, ended: Callable[[Trace, End], None]
-    ) -> None:
-        self._node = node
-        self._admission = admission
-        self._ended = ended
+    _node: NodeContext
+    _admission: Admission
+    _ended: Callable[[Trace, End], None]
+
+    def __post_init__(self) -> None:
         self.running: LoopActor | None = None
         """The traced actor that is running."""
         self._traces: list[Trace] = []
@@ -342,12 +324,12 @@ class TraceRecorder:
 
     def on_sends(self, target: LoopActor, message: Any) -> None:
         """Show a message that the running actor sends."""
-        actor, last = self.running, self._last_sent
+        actor, previous = self.running, self._last_sent
         if actor is None or target.stopped:
             return
         others = [trace for trace in self._traces if target not in trace.actors]
-        if last is not None and last.message is message and last.traces == others:
-            last.more += 1
+        if previous is not None and previous.message is message and previous.traces == others:
+            previous.more += 1
             return
         self._add_sent()
         if others:
@@ -355,11 +337,13 @@ class TraceRecorder:
 
     def _add_sent(self) -> None:
         """Show the last message of the running actor: one line for all its receivers."""
-        last, self._last_sent = self._last_sent, None
-        if last is not None:
-            to = {"to": last.target.actor_urn, "to_client": _client(last.target)}
-            more = {"more": last.more} if last.more else {}
-            self._add_message(last.actor, last.traces, "sends", last.message, **to, **more)
+        previous, self._last_sent = self._last_sent, None
+        if previous is not None:
+            to = {"to": previous.target.actor_urn, "to_client": _client(previous.target)}
+            more = {"more": previous.more} if previous.more else {}
+            self._add_message(
+                previous.actor, previous.traces, "sends", previous.message, **to, **more
+            )
 
     def on_gated(self, sink: OutputSink, data: bytes) -> None:
         """Show output passed to the gate; if the connection is traced, when it is sent."""
@@ -416,8 +400,7 @@ class TraceRecorder:
             return
         self._add_sent()
         actor = self.running or self.session_actor(session)
-        lines = (self.event_line(actor, event, at, payloads) for _ in range(1))
-        add_lines(traces, 1, lines)
+        add_line(traces, partial(self.event_line, actor, event, at, payloads))
 
     def session_actor(self, name: str | None) -> LoopActor:
         """Return the actor of a session; the root if there is none."""
@@ -454,18 +437,16 @@ class TraceRecorder:
     def _add_line(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, what: str | None, **more: Any
     ) -> None:
-        if traces:
-            add_lines(traces, 1, iter([self.line(actor, kind, what, **more)]))
+        add_line(traces, partial(self.line, actor, kind, what, **more))
 
     def _add_message(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, message: Any, **more: Any
     ) -> None:
-        def lines() -> Iterator[dict[str, Any]]:
+        def line() -> dict[str, Any]:
             what, about = tracelines.message_object(message)
-            yield self.line(actor, kind, what, message=about, **more)
+            return self.line(actor, kind, what, message=about, **more)
 
-        if traces:
-            add_lines(traces, 1, lines())
+        add_line(traces, line)
 
     def _add_packets(
         self, actor: LoopActor, traces: Sequence[Trace], kind: str, packet: Any, **more: Any
@@ -490,9 +471,9 @@ class TraceRecorder:
         for packet, stop in islice(read_server_packets(data, v5=v5), room):
             self._add_packets(actor, traces, kind, packet, **more)
             at = stop
-        left = count_server_packets(data, at, _COUNTED)
-        for trace in traces if left else ():
-            trace.skip(left)
+        omitted = count_server_packets(data, at, _COUNTED)
+        for trace in traces if omitted else ():
+            trace.skip(omitted)
 
 
 def _traces_of(actor: LoopActor) -> list[Trace]:

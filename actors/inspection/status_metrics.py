@@ -6,19 +6,15 @@ Counters are declared where they are counted (:mod:`eventstore.metric_types`).
 
 from __future__ import annotations
 
-import asyncio
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from actors.bridge.bridge_stats import BridgeStats
 from actors.inspection.destination_metrics import DESTINATION_METRICS
-from actors.maintenance.projector import Projector
 from actors.node.counters import Counters
 from actors.session.node_context import NodeContext
 from actors.transports.handshakes import TlsStats
-from eventstore.errors import EventStoreError
 from eventstore.log.journal_stats import JournalStats
 from eventstore.metric_types import (
     Kind,
@@ -32,48 +28,8 @@ from eventstore.metric_types import (
 )
 
 if TYPE_CHECKING:
-    from actors.bridge.bridge_supervisor import BridgeSupervisor
     from actors.connection.admission import Admission
-
-_LIFE = 5.0
-"""Maximum age of the values in seconds."""
-
-
-class LogStorage:
-    """The values of the last update."""
-
-    def __init__(self, node: NodeContext) -> None:
-        self._node = node
-        self._looked = -_LIFE
-        self._looking: asyncio.Task[None] | None = None
-        self.stream_bytes: int | None = None
-        """Bytes of the log in its stream; None before it is known."""
-        self.disk_free: int | None = None
-        """Free bytes on the disk of the log; None if unknown."""
-        self.free_bytes: Callable[[], int] | None = None
-        """Returns the free bytes; set only if the log is on a disk of this machine."""
-        self.encryption = ""
-        """What is encrypted at rest, as text; empty: nothing."""
-
-    def refresh(self) -> asyncio.Task[None] | None:
-        """Update the values if they are old; return the running update, None if there is none."""
-        now = self._node.clock.monotonic()
-        if self._looking is None and now - self._looked >= _LIFE:
-            self._looked = now
-            self._looking = asyncio.get_running_loop().create_task(self._look())
-        return self._looking
-
-    async def _look(self) -> None:
-        try:
-            if self.free_bytes is not None:
-                self.disk_free = await asyncio.to_thread(self.free_bytes)
-            self.stream_bytes = await self._node.log.size()
-        except (EventStoreError, OSError):
-            # The writer of the log reports failures.
-            self.stream_bytes = None
-        finally:
-            self._looking = None
-
+    from actors.inspection.status_sources import StatusSources
 
 REFUSED = (
     "auth_bytes",
@@ -115,21 +71,6 @@ DROPPED = (
 """Reasons exported before a message is first dropped for them."""
 
 
-@dataclass(frozen=True, slots=True)
-class StatusSources:
-    """The parts of a broker that its status is read from."""
-
-    node: NodeContext
-    admission: Admission
-    projector: Projector
-    storage: LogStorage
-    bridge: BridgeSupervisor | None
-    baseline: int
-    """Resident bytes of the process, without files, before it read the log."""
-    destinations: Callable[[], list[dict[str, Any]]] = list
-    """Returns a row for each destination of the outbox."""
-
-
 class StatusValue(NamedTuple):
     """A metric, and a function that reads its value; None: other values provide it."""
 
@@ -141,12 +82,12 @@ def _value(
     name: str,
     meaning: str,
     path: str,
-    value: Callable[[StatusSources], Any] | None,
+    value: Callable[[StatusSources], Any] | None = None,
     *,
-    kind: Kind = "gauge",
     labels: Labels = (),
     read: Callable[[Any], Any] = unchanged,
 ) -> StatusValue:
+    kind: Kind = "counter" if name.endswith("_total") else "gauge"
     return StatusValue(Metric(name, kind, meaning, path, labels, read), value)
 
 
@@ -210,7 +151,6 @@ BROKER_VALUES = (
         "foldmq_build_info",
         "Always 1; the labels contain the versions.",
         "",
-        None,
         labels=("version", "python", "node"),
         read=_build,
     ),
@@ -225,7 +165,6 @@ BROKER_VALUES = (
         "foldmq_reload_failed",
         "1 if the last reload of the settings failed: the previous ones stay in effect.",
         "",
-        None,
         read=_reload_failed,
     ),
     _value(
@@ -233,7 +172,6 @@ BROKER_VALUES = (
         "Time (Unix) at which a certificate, revocation list, token key or NATS credential in use "
         "ends, by the setting that names the file, and the listener if it is of one.",
         "certificates",
-        None,
         labels=("setting", "listener"),
         read=_ends,
     ),
@@ -242,32 +180,27 @@ BROKER_VALUES = (
         "Lines of the broker's log that were lost because stderr was not read.",
         "lines_dropped",
         lambda sources: sources.node.dropped_lines(),
-        kind="counter",
     ),
-    _value("foldmq_cluster_leader", "1 if this node leads its cluster.", "cluster.leader", None),
+    _value("foldmq_cluster_leader", "1 if this node leads its cluster.", "cluster.leader"),
     _value(
         "foldmq_cluster_epoch",
         "Number of times that a node of the cluster became the leader, as known to this node.",
         "cluster.epoch",
-        None,
     ),
     _value(
         "foldmq_cluster_behind_records",
         "Records of the leader that this node has not folded yet.",
         "cluster.behind",
-        None,
     ),
     _value(
         "foldmq_cluster_edge_clients",
         "Clients that this node passes on to the leader.",
         "cluster.edge_clients",
-        None,
     ),
     _value(
         "foldmq_cluster_parked_clients",
         "Clients of this node that wait for a leader.",
         "cluster.parked",
-        None,
     ),
     _value(
         "foldmq_connections",
@@ -292,7 +225,6 @@ BROKER_VALUES = (
         "Connections and subscriptions refused or ended, by the limit reached.",
         "refused",
         lambda sources: dict(sources.node.limits.refused.counts),
-        kind="counter",
         labels=("limit",),
         read=by_reason(*REFUSED),
     ),
@@ -323,7 +255,6 @@ BROKER_VALUES = (
         "Logins, by authentication backend and outcome; re-authentications (MQTT 5) are included.",
         "logins",
         lambda sources: _logins(sources.admission),
-        kind="counter",
         labels=("method", "result"),
         read=lambda counts: {(method, result): number for method, result, number in counts},
     ),
@@ -332,7 +263,6 @@ BROKER_VALUES = (
         "Actions denied by the permissions, by action.",
         "denied",
         lambda sources: dict(sources.node.permissions.refused.counts),
-        kind="counter",
         labels=("what",),
         read=by_reason(*DENIED),
     ),
@@ -349,7 +279,6 @@ BROKER_VALUES = (
         "Records of the log read for replays.",
         "replays.records_read",
         lambda sources: sources.node.replays.records_read,
-        kind="counter",
     ),
     _value(
         "foldmq_replay_lag_records",
@@ -361,7 +290,6 @@ BROKER_VALUES = (
         "foldmq_overloaded",
         "1 while new connections are refused, by reason.",
         "",
-        None,
         labels=("reason",),
         read=_overloaded,
     ),
@@ -369,15 +297,14 @@ BROKER_VALUES = (
         "foldmq_accepting",
         "1 while connections are accepted, 0 while file descriptors are exhausted.",
         "accepting",
-        lambda sources: not any(one.paused for one in sources.admission.acceptors),
+        lambda sources: not any(acceptor.paused for acceptor in sources.admission.acceptors),
         read=float,
     ),
     _value(
         "foldmq_accept_pauses_total",
         "Number of times that file descriptors were exhausted.",
         "accept_pauses",
-        lambda sources: sum(one.pauses for one in sources.admission.acceptors),
-        kind="counter",
+        lambda sources: sum(acceptor.pauses for acceptor in sources.admission.acceptors),
     ),
     _value(
         "foldmq_sessions",
@@ -426,7 +353,6 @@ BROKER_VALUES = (
         "Messages not delivered, by reason.",
         "dropped",
         lambda sources: dict(sources.node.dropped),
-        kind="counter",
         labels=("reason",),
         read=by_reason(*DROPPED),
     ),
@@ -435,7 +361,6 @@ BROKER_VALUES = (
         "Messages in flight: sent (awaiting PUBACK or PUBREC), releasing (QoS 2, awaiting "
         "PUBCOMP), received (QoS 2, awaiting PUBREL). At most 5 s old.",
         "census",
-        None,
         labels=("stage",),
         read=_unfinished,
     ),
@@ -443,20 +368,17 @@ BROKER_VALUES = (
         "foldmq_queued_messages",
         "Messages in the queues of sessions. At most 5 s old.",
         "census.queued",
-        None,
     ),
     _value(
         "foldmq_queued_bytes",
         "Payload bytes in the queues of sessions. At most 5 s old.",
         "census.queued_bytes",
-        None,
     ),
     _value(
         "foldmq_memory_bytes",
         "Resident memory by purpose; their sum is the resident memory. Sizes of objects are "
         "estimated.",
         "memory",
-        None,
         labels=("part",),
         read=by_reason(),
     ),
@@ -473,28 +395,24 @@ BROKER_VALUES = (
         "Messages handled by actors.",
         "kernel.handled",
         lambda sources: sources.node.kernel.handled,
-        kind="counter",
     ),
     _value(
         "foldmq_turns_total",
         "Turns of the kernel.",
         "kernel.turns",
         lambda sources: sources.node.kernel.turns,
-        kind="counter",
     ),
     _value(
         "foldmq_turn_cuts_total",
         "Turns that were split: they yielded to the event loop before they continued.",
         "kernel.cuts",
         lambda sources: sources.node.kernel.splits,
-        kind="counter",
     ),
     _value(
         "foldmq_work_parts_total",
         "Parts of long work that ran in separate turns.",
         "kernel.parts",
         lambda sources: sources.node.kernel.parts,
-        kind="counter",
     ),
     _value(
         "foldmq_turn_longest_seconds",
@@ -534,7 +452,6 @@ LOG_VALUES = (
         "foldmq_log_writable",
         "1 while the log can be written, 0 after a failed append.",
         "log",
-        None,
         read=lambda log: float(log["trouble"] is None),
     ),
     _value(
@@ -542,7 +459,6 @@ LOG_VALUES = (
         "1 if files of the log were removed, replaced or cut short while the broker runs, or a "
         "record of it is damaged.",
         "log",
-        None,
         read=lambda log: float((log["store_damage"] or log["damage"]) is not None),
     ),
     _value(
@@ -573,13 +489,12 @@ LOG_VALUES = (
         "foldmq_log_missing_records",
         "Records that are known to be missing in these parts.",
         "log.missing",
-        lambda sources: sum(one.missing for one in sources.node.state.proof.doubts),
+        lambda sources: sum(doubt.missing for doubt in sources.node.state.proof.doubts),
     ),
     _value(
         "foldmq_log_unprojected_records",
         "Records that the next start would replay.",
         "log",
-        None,
         read=_unprojected,
     ),
     _value(
@@ -638,12 +553,12 @@ BRIDGE_VALUES = (
 """Values of a broker with a bridge to NATS."""
 
 METRICS = (
-    *(one.metric for one in BROKER_VALUES),
+    *(value.metric for value in BROKER_VALUES),
     *metrics_of(Counters),
     *metrics_of(TlsStats),
-    *(one.metric for one in LOG_VALUES),
+    *(value.metric for value in LOG_VALUES),
     *metrics_of(JournalStats),
-    *(one.metric for one in BRIDGE_VALUES),
+    *(value.metric for value in BRIDGE_VALUES),
     *metrics_of(BridgeStats),
     *DESTINATION_METRICS,
 )

@@ -62,12 +62,12 @@ class Load:
 
     def sample(self, now: float, counts: Counts) -> None:
         """Record the counters at a time, in seconds."""
-        last, self._last = self._last, counts
+        previous, self._last = self._last, counts
         at, self._at = self._at, now
         if at is None or now <= at:
             return
         weights = [exp((at - now) / span) for _, span in _SPANS]
-        for averages, before, count in zip(self._averages, last, counts, strict=True):
+        for averages, before, count in zip(self._averages, previous, counts, strict=True):
             rate = (count - before) * _MINUTE / (now - at)
             for number, weight in enumerate(weights):
                 averages[number] = rate + weight * (averages[number] - rate)
@@ -170,7 +170,7 @@ class SysTopicTree:
     def _send_steps(self, topics: list[str]) -> Iterator[None]:
         """Find the subscribers of each topic, then send each of them its topics together."""
         node = self._node
-        wanted: dict[Subscriber, int] = {}
+        topics_of: dict[Subscriber, int] = {}
         """Subscriber -> the topics that it gets, as bits."""
         for number, topic in enumerate(topics):
             served: set[str] = set()
@@ -181,11 +181,11 @@ class SysTopicTree:
                     and target.is_receiver(topic)
                 ):
                     served.add(target.session)
-                    wanted[target] = wanted.get(target, 0) | 1 << number
+                    topics_of[target] = topics_of.get(target, 0) | 1 << number
                 if count % _FOUND_AT_ONCE == 0:
                     yield None
         batches: dict[int, Batch] = {}
-        for count, (target, bits) in enumerate(wanted.items(), 1):
+        for count, (target, bits) in enumerate(topics_of.items(), 1):
             batch = batches.get(bits)
             if batch is None:
                 chosen = [topic for number, topic in enumerate(topics) if bits >> number & 1]

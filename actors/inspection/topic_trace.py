@@ -13,8 +13,9 @@ from itertools import groupby
 from typing import Any
 
 from actors.inspection import trace_lines as tracelines
-from actors.inspection.recorder import AT_ONCE, Trace, TraceRecorder, add_lines
+from actors.inspection.recorder import AT_ONCE, Trace, TraceRecorder, add_line, add_lines
 from actors.kernel.actor import LoopActor
+from actors.replay.selection import TopicMatches
 from actors.routing.routes import Route
 from actors.session.node_context import NodeContext
 from actors.session.session_messages import Batch, Publication
@@ -39,13 +40,10 @@ from eventstore.format.node_events import RetainedCleared
 from eventstore.format.positions import Position, count_runs, to_runs
 from projections.views.session_view import Published
 from protocol.mqtt.packets import Publish
-from protocol.mqtt.topic_trie import FilterTrie
 from protocol.mqtt.topics import matches
 
 _LOOKED_AT = 4096
 """Maximum number of messages of one batch or event that are checked."""
-_KNOWN_TOPICS = 4096
-_KNOWN_LENGTH = 1024
 _REMEMBERED = 10_000
 """Maximum number of messages, and of deliveries, that are kept."""
 
@@ -73,25 +71,6 @@ _COLUMNS = (*_IDS, "reasons", "expires")
 """Fields with a value for each message."""
 
 
-class _Matching(dict[str | bytes, bool]):
-    """Caches whether topics match a filter; a missing topic is looked up."""
-
-    __slots__ = ("_trie",)
-
-    def __init__(self, topic_filter: str) -> None:
-        super().__init__()
-        self._trie: FilterTrie[bool] = FilterTrie()
-        self._trie.insert(topic_filter, None, True)
-
-    def __missing__(self, topic: str | bytes) -> bool:
-        if len(self) >= _KNOWN_TOPICS:
-            self.clear()
-        does_match = bool(self._trie.match(topic if isinstance(topic, str) else topic.decode()))
-        if len(topic) <= _KNOWN_LENGTH:
-            self[topic] = does_match
-        return does_match
-
-
 class TopicTrace:
     """Follows the messages on topics that match a filter."""
 
@@ -103,7 +82,7 @@ class TopicTrace:
         """Types of events that may be about matching messages."""
         self._node = node
         self._recorder = recorder
-        self._matches = _Matching(topic_filter).__getitem__
+        self._matches = TopicMatches(topic_filter).__getitem__
         self._messages: dict[Position, Published] = {}
         self._sent: dict[tuple[str, int], Position] = {}
         """(client, packet identifier) -> the message delivered under it."""
@@ -179,10 +158,10 @@ class TopicTrace:
 
     def _published(self, event: MessagePublished, at: Position, payloads: Sequence[bytes]) -> None:
         """Show recorded messages, and keep their positions."""
-        topics = event.topics[:_LOOKED_AT]
-        if True not in map(self._matches, topics):
-            return
+        topics = [topic.encode() for topic in event.topics[:_LOOKED_AT]]
         matching = {place for place, topic in enumerate(topics) if self._matches(topic)}
+        if not matching:
+            return
         self.events = _FOLLOWED
         looked_at = range(min(event.count, _LOOKED_AT))
         which = event.which
@@ -220,15 +199,18 @@ class TopicTrace:
             return
         part: Event | None = None
         if isinstance(event, MessageDropped) and event.topics:
-            topics = [topic for topic in event.topics if self._matches(topic)]
+            topics = self._matching(event.topics)
             part = replace(event, topics=topics) if topics else None
         elif isinstance(event, (RetainedCleared, RetainedExpired)):
-            topics = [topic for topic in event.topics[:_LOOKED_AT] if self._matches(topic)]
+            topics = self._matching(event.topics[:_LOOKED_AT])
             part = type(event)(topics) if topics else None
         elif self._messages:
             part = self._narrowed(event)
         if part is not None:
             self._add_event(part, at)
+
+    def _matching(self, topics: Sequence[str]) -> list[str]:
+        return [topic for topic in topics if self._matches(topic.encode())]
 
     def _narrowed(self, event: Any) -> Event | None:
         """Return the part of an event that is about messages that match."""
@@ -274,11 +256,12 @@ class TopicTrace:
             refs = [self._sent[session, pid] for pid in pids[:3]]
         about = tracelines.known_messages(refs, self._messages)
         actor = self._recorder.session_actor(session)
-        lines = (
-            {**self._recorder.event_line(actor, event, at, (), self._messages), "messages": about}
-            for _ in range(1)
-        )
-        add_lines([self.trace], 1, lines)
+
+        def line() -> dict[str, Any]:
+            of_event = self._recorder.event_line(actor, event, at, (), self._messages)
+            return {**of_event, "messages": about}
+
+        add_line([self.trace], line)
         for pid in pids if isinstance(event, _ENDED) else ():
             del self._sent[session, pid]
 

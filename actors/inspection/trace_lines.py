@@ -65,8 +65,8 @@ _WITH_NAMES = tuple(
 
 def short(text: str, limit: int = NAME_LIMIT) -> str:
     """Return a name, shortened if it is long, with the number of omitted characters."""
-    rest = len(text) - limit
-    return f"{text[:limit]}...({rest} more)" if rest > 0 else text
+    omitted = len(text) - limit
+    return f"{text[:limit]}...({omitted} more)" if omitted > 0 else text
 
 
 def payload_fields(payload: bytes) -> dict[str, Any]:
@@ -84,14 +84,14 @@ def first_of(runs: Sequence[Run], most: int) -> list[int]:
     """Return the first integers of runs, at most ``most``."""
     values: list[int] = []
     for run in runs:
-        left = most - len(values)
-        if left <= 0:
+        room = most - len(values)
+        if room <= 0:
             break
         if isinstance(run, int):
             values.append(run)
         else:
             first, count, step = run
-            values.extend(range(first, first + min(count, left) * step, step))
+            values.extend(range(first, first + min(count, room) * step, step))
     return values
 
 
@@ -120,8 +120,8 @@ def packet_objects(packet: Any, *, hides_names: bool = False) -> Iterator[dict[s
             yield from packet_objects(publish)
     elif isinstance(packet, SentMessage):
         more = {"identifiers": packet.identifiers[:LISTED], "alias": packet.alias}
-        given = {name: value for name, value in more.items() if value}
-        yield {"type": "PUBLISH", **_fields(packet.publish), **given}
+        present = {name: value for name, value in more.items() if value}
+        yield {"type": "PUBLISH", **_fields(packet.publish), **present}
     elif isinstance(packet, Acks):
         runs = to_runs(packet.packet_ids)[:LISTED]
         yield {"type": packet.kind.name, "packet_ids": runs, "count": len(packet)}
@@ -323,7 +323,7 @@ def known_messages(refs: Iterable[Position], topics: Topics) -> list[dict[str, A
     return [
         {
             "position": ref,
-            **({} if (known := topics.get(ref)) is None else {"topic": known[0], "size": known[1]}),
+            **({} if (facts := topics.get(ref)) is None else {"topic": facts[0], "size": facts[1]}),
         }
         for ref in refs
     ]

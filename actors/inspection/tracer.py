@@ -83,15 +83,15 @@ class Tracer:
         rate = number(request, "rate", DEFAULT_RATE, MAX_RATE)
         if rate < 1:
             raise Refused(f"rate must be from 1 to {MAX_RATE} lines per second")
-        given = {key: optional(request, key) for key in ("actor", "client", "topic")}
-        wanted = {key: value for key, value in given.items() if value is not None}
-        if len(wanted) != 1:
+        targets = {key: optional(request, key) for key in ("actor", "client", "topic")}
+        chosen = {key: value for key, value in targets.items() if value is not None}
+        if len(chosen) != 1:
             raise Refused("one of actor, client and topic must be given")
         if token in self._traces:
             raise Refused("a trace with this token already exists")
         if len(self._traces) >= MAX_TRACES:
             raise Refused(f"{MAX_TRACES} traces are already running: no more are allowed")
-        ((kind, target),) = wanted.items()
+        ((kind, target),) = chosen.items()
         subject = f"foldmq.trace.{self._node.options.node}.{token}"
         trace = Trace(token, subject, rate, self._node.clock.monotonic, self._arm)
         about = _STARTS[kind](self, trace, target)

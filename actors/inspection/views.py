@@ -92,7 +92,7 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
     now = kernel.clock()
     busy, handled = actor.recent
     span = max(now - kernel.epoch_began, 1e-3)
-    last = actor.last_run
+    last_run = actor.last_run
     history = history_fields(actor.name, None, node) if isinstance(actor, Session) else {}
     return {
         "id": actor.actor_urn,
@@ -105,7 +105,9 @@ def actor_row(actor: LoopActor, node: NodeContext) -> dict[str, Any]:
         "mailbox": actor.mailbox_depth if not isinstance(actor, Inspector) else 0,
         "high_water": actor.high_water,
         "handled": actor.handled,
-        "last_active_ms": node.clock.time_ms() - round((now - last) * 1000) if last else None,
+        "last_active_ms": node.clock.time_ms() - round((now - last_run) * 1000)
+        if last_run
+        else None,
         "busy_us": round(actor.busy * 1e6),
         "recent_us_per_s": round(busy * 1e6 / span, 1),
         "recent_per_s": round(handled / span, 1),
@@ -144,13 +146,13 @@ def subscription_view(actor: Subscription, node: NodeContext) -> dict[str, Any]:
     subscriber = actor.subscriber
     state = node.state.sessions.peek(subscriber.session)
     held = state.subscriptions.get(subscriber.filter) if state is not None else None
-    known: dict[str, Any] = {"filter": subscriber.filter}
+    facts: dict[str, Any] = {"filter": subscriber.filter}
     if held is not None:
         live = _live_session(subscriber.session, node)
-        known = plain(subscription_row(held, live.granted_qos(held), live))
+        facts = plain(subscription_row(held, live.granted_qos(held), live))
     return {
         "session": subscriber.session,
-        **known,
+        **facts,
         "matched": actor.matched,
         "replayed": actor.replayed,
     }
@@ -200,8 +202,8 @@ def history_fields(
     rates: tuple[float, float] | None = None
     if isinstance(connection, Connection):
         begun = connection.connected_ms or node.clock.time_ms()
-        taken, sent = connection.messages_in, connection.messages_out
-        rates = history.rates(node.clock.time_ms(), begun, taken, sent)
+        received, sent = connection.messages_in, connection.messages_out
+        rates = history.rates(node.clock.time_ms(), begun, received, sent)
     return {
         "counted_since_ms": history.since_ms or None,
         "connects": history.connects,
@@ -243,11 +245,11 @@ def session_answer(
         unsure=node.state.unsure_session(name),
     )
     answer: dict[str, Any] = plain(view)
-    left = _LARGEST_ANSWER  # a name may have 64 KiB
+    room = _LARGEST_ANSWER  # a name may have 64 KiB
     lists = [part["rows"] for part in answer.values() if isinstance(part, dict) and "rows" in part]
     for row in chain(answer["actors"], *lists):
-        left -= _letters(row)
-        if left < 0:
+        room -= _letters(row)
+        if room < 0:
             raise TooLarge("the names in the answer are too long: request fewer items")
     return answer
 

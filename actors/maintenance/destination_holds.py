@@ -29,15 +29,15 @@ _log = structlog.get_logger("foldmq")
 
 def open_destinations(node: NodeContext) -> None:
     """Record the destinations of the settings that the log does not have, and those removed."""
-    known = node.state.destinations
+    recorded = node.state.destinations
     configured = {each.name: each for each in node.options.destinations}
-    for name in [name for name in known if name not in configured]:
+    for name in [name for name in recorded if name not in configured]:
         # An old log has the cursor of the bridge as Bridged.
-        opened = known[name].digest
+        opened = recorded[name].digest
         node.emit(DestinationClosed(name, "removed") if opened else Bridged(0))
         _log.info("destination closed", to=name, reason="removed")
     for name, options in configured.items():
-        state = known.get(name)
+        state = recorded.get(name)
         if state is not None and state.digest == options.digest:
             continue
         if state is not None:
@@ -68,15 +68,15 @@ class DestinationHolds:
         return any(each.when_full == "wait" for each, _ in self._configured())
 
     def allowed(
-        self, wanted: tuple[Checkpoint, str] | None, behind: Callable[[Checkpoint], int]
+        self, cut: tuple[Checkpoint, str] | None, behind: Callable[[Checkpoint], int]
     ) -> tuple[Checkpoint, str] | None:
         """Return the allowed part of a wanted cut, or None.
 
         ``behind`` returns the size in bytes of the log from a checkpoint on.
         """
-        if wanted is None or not self._node.state.destinations:
-            return wanted
-        newest, reason = wanted
+        if cut is None or not self._node.state.destinations:
+            return cut
+        newest, reason = cut
         bridge, to_nats = self._node.bridge, self._node.state.destinations.get(NATS_DESTINATION)
         # Only if that may permit the cut: each record with a cursor makes the log longer.
         if bridge is not None and to_nats is not None and _needs(to_nats, newest.begun):

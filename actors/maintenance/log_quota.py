@@ -40,15 +40,15 @@ class ArchiveHold:
         """Return whether the records before this one may be deleted."""
         return not self._node.options.keep_until_archived or first - 1 <= self.through
 
-    def allowed(self, wanted: Cut | None, size: int, begins_ms: int) -> Cut | None:
+    def allowed(self, cut: Cut | None, size: int, begins_ms: int) -> Cut | None:
         """Return the allowed part of a wanted cut, or None.
 
         ``size`` is the size of the log in bytes, ``begins_ms`` the time of its first record.
         """
-        if wanted is None or not self._node.options.keep_until_archived:
+        if cut is None or not self._node.options.keep_until_archived:
             self._warned = None
-            return wanted
-        checkpoint, _ = wanted
+            return cut
+        checkpoint, _ = cut
         if self.may_delete_before(checkpoint.begun >> INDEX_BITS):
             self._warned = None
             return checkpoint, "archived"

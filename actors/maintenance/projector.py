@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import orjson
 import structlog
@@ -70,6 +70,13 @@ class Unwritable(LogUnavailable):
     """Not all sent messages arrived."""
 
 
+class _Changing(Protocol):
+    """A part of the state that notes what has changed."""
+
+    dirty: dict[str, Position] | None
+    """Changed names with the version stored before, 0 for none; None: nothing is noted."""
+
+
 class _Sent(NamedTuple):
     """A sent message, to be sent again if it does not arrive."""
 
@@ -118,11 +125,7 @@ class Projector:
 
     def start_from(self, loaded: LoadedProjections) -> None:
         """Start from loaded projections, which equal the stored ones."""
-        node_state = self._node.state
-        node_state.dirty = {}
-        node_state.retained.dirty = {}
-        self._node.clients.dirty = {}
-        node_state.keys.dirty = {}
+        self._note_changes()
         self._marked = loaded.mark
         self._parts = loaded.parts
         self._digest = self._stored_digest = loaded.digest
@@ -131,18 +134,28 @@ class Projector:
 
     def begin(self) -> None:
         """Begin with empty projections: everything must be written."""
-        node_state = self._node.state
-        # The changes from now on; everything else is added before the first round.
-        node_state.dirty = {}
-        node_state.retained.dirty = {}
-        self._node.clients.dirty = {}
-        node_state.keys.dirty = {}
+        self._note_changes()  # everything else is added before the first round
         self._marked = None
         self._parts = {}
         self._digest = self._stored_digest = 0
         self._sent = []
         self._void = True
         self._torn = False
+
+    def _parts_of_state(self) -> dict[int, _Changing]:
+        """Return the parts of the state by the kind of their entries, in the order of a round."""
+        node, node_state = self._node, self._node.state
+        return {
+            KEY: node_state.keys,
+            RETAINED: node_state.retained,
+            SESSION: node_state,
+            HISTORY: node.clients,
+        }
+
+    def _note_changes(self) -> None:
+        """Note the changes from now on."""
+        for part in self._parts_of_state().values():
+            part.dirty = {}
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -173,30 +186,23 @@ class Projector:
     async def _mark_all(self) -> None:
         """Count everything as changed, since nothing was ever written."""
         node_state = self._node.state
-        topics: dict[str, Position] = {}
-        for part in node_state.retained.parts():
-            topics.update(dict.fromkeys(part, 0))
-            await asyncio.sleep(0)
-        sessions: dict[str, Position] = {}
-        for part in node_state.sessions.parts():
-            sessions.update(dict.fromkeys(part, 0))
-            await asyncio.sleep(0)
-        topics.update(dict.fromkeys(node_state.retained.dirty or (), 0))
-        sessions.update(dict.fromkeys(node_state.dirty or (), 0))
-        node_state.retained.dirty, node_state.dirty = topics, sessions
-        keys = node_state.keys
-        keys.dirty = {**dict.fromkeys(keys.by_topic, 0), **dict.fromkeys(keys.dirty or (), 0)}
-        clients = self._node.clients
-        names = dict.fromkeys((name for name, _ in clients.items()), 0)
-        clients.dirty = {**names, **dict.fromkeys(clients.dirty or (), 0)}
+        names: dict[int, dict[str, Position]] = {RETAINED: {}, SESSION: {}}
+        for kind, table in ((RETAINED, node_state.retained), (SESSION, node_state.sessions)):
+            for part_names in table.parts():
+                names[kind].update(dict.fromkeys(part_names, 0))
+                await asyncio.sleep(0)
+        names[KEY] = dict.fromkeys(node_state.keys.by_topic, 0)
+        names[HISTORY] = dict.fromkeys((name for name, _ in self._node.clients.items()), 0)
+        for kind, part in self._parts_of_state().items():
+            part.dirty = names[kind] | dict.fromkeys(part.dirty or (), 0)
 
     async def _rest(self, seconds: float) -> None:
         """Pause for some time, and while the log grows fast; only briefly if a cut waits."""
         began = looked = self._now()
         before = self._node.journal.stats.entries
         while True:
-            left = began + seconds - looked
-            await asyncio.sleep(min(_ROUND_EVERY, left) if left > 0 else _ROUND_EVERY)
+            remaining = began + seconds - looked
+            await asyncio.sleep(min(_ROUND_EVERY, remaining) if remaining > 0 else _ROUND_EVERY)
             now, entries = self._now(), self._node.journal.stats.entries
             is_fast = entries - before >= _FAST * (now - looked)
             looked, before = now, entries
@@ -226,8 +232,7 @@ class Projector:
 
     async def round(self) -> None:
         """Write the changes, then the mark. Raises LogUnavailable."""
-        node_state, journal = self._node.state, self._node.journal
-        clients = self._node.clients
+        journal, parts = self._node.journal, self._parts_of_state()
         self._busy = 0.0
         self._begun = journal.stats.entries
         while (behind := journal.last_closed) is None:  # noqa: ASYNC110 - a turn goes on: rare
@@ -235,29 +240,23 @@ class Projector:
         if self._marked is not None and behind[0] == self._marked.sequence:
             return
         # These contain all changes up to the last closed record that are not stored yet.
-        topics, node_state.retained.dirty = node_state.retained.dirty or {}, {}
-        sessions, node_state.dirty = node_state.dirty or {}, {}
-        histories, clients.dirty = clients.dirty or {}, {}
-        keys, node_state.keys.dirty = node_state.keys.dirty or {}, {}
+        changes: dict[int, dict[str, Position]] = {}
+        for kind, part in parts.items():
+            changes[kind], part.dirty = part.dirty or {}, {}
         try:
-            await self._in_slices(keys, KEY)
-            await self._in_slices(topics, RETAINED)
-            await self._in_slices(sessions, SESSION)
-            await self._in_slices(histories, HISTORY)
+            for kind, changed in changes.items():
+                await self._in_slices(changed, kind)
         finally:
-            # Unprocessed changes stay marked.
-            node_state.retained.dirty = {**(node_state.retained.dirty or {}), **topics}
-            node_state.dirty = {**(node_state.dirty or {}), **sessions}
-            clients.dirty = {**(clients.dirty or {}), **histories}
-            node_state.keys.dirty = {**(node_state.keys.dirty or {}), **keys}
+            for kind, part in parts.items():  # unprocessed changes stay marked
+                part.dirty = {**(part.dirty or {}), **changes[kind]}
         await self._mark(*behind)
 
     async def _in_slices(self, changed: dict[str, Position], kind: int) -> None:
         """Write changes, removing them from the dict when they are sent."""
         while changed:
-            started = self._now()
+            started, touched = self._now(), self._touched(kind)
             most = _SLICE * _PRESSED if self.pressed() else _SLICE
-            taken: dict[str, Position] = {}
+            unsent: dict[str, Position] = {}
             entries: list[tuple[StoredEntry, Position, int]] = []
             size, waits = 0, False
             while changed and self._now() - started < most and size < _SLICE_BYTES:
@@ -267,23 +266,23 @@ class Projector:
                     changed[name] = changed.pop(name)
                     waits = True
                     break
-                before = taken[name] = changed.pop(name)
-                self._touched(kind).pop(name, None)
+                before = unsent[name] = changed.pop(name)
+                touched.pop(name, None)
                 made = self._entries(kind, name)
                 size += sum(len(entry.body) for entry in made)
                 if not self._add(entries, kind, name, before, made):
-                    del taken[name]
+                    del unsent[name]
             try:
                 spent = self._now() - started
                 await self._until_whole(self._node.journal.next_position)
                 started = self._now()
                 for entry, before, parts in entries:
                     if parts:  # the last message of its name, which now counts as sent
-                        del taken[entry.name]
+                        del unsent[entry.name]
                     await self._put(entry, kind, before, parts)
             finally:
                 # Unsent changes remain to be written.
-                changed.update(taken)
+                changed.update(unsent)
             if len(self._sent) > _UNCONFIRMED:
                 await self._confirm(self._marked or ProjectionMark(0, "", 0, 0))
             spent += self._now() - started
@@ -293,13 +292,7 @@ class Projector:
             await asyncio.sleep(max(spent * share, _POLL if waits else 0.0))
 
     def _touched(self, kind: int) -> dict[str, Position]:
-        node_state = self._node.state
-        if kind == HISTORY:
-            touched = self._node.clients.dirty
-        elif kind == KEY:
-            touched = node_state.keys.dirty
-        else:
-            touched = node_state.retained.dirty if kind == RETAINED else node_state.dirty
+        touched = self._parts_of_state()[kind].dirty
         return touched if touched is not None else {}
 
     def _entries(self, kind: int, name: str) -> list[StoredEntry]:
@@ -362,8 +355,8 @@ class Projector:
             return False
         parts = self._parts.get(name, 1) if kind == SESSION else 1
         count = max(1, len(made))
-        gone = range(len(made), parts if before else 0)
-        made += [StoredEntry(GONE, name, 0, 0, b"", number, parts) for number in gone]
+        obsolete = range(len(made), parts if before else 0)
+        made += [StoredEntry(GONE, name, 0, 0, b"", number, parts) for number in obsolete]
         entries += [
             (entry, before if entry.part < parts else 0, count if entry is made[-1] else 0)
             for entry in made
@@ -382,11 +375,11 @@ class Projector:
         If the call is interrupted, the message may still arrive: :meth:`_take_back` must follow.
         """
         key = key_of(kind, entry.name, entry.part)
-        gone = entry.kind == GONE
+        is_gone = entry.kind == GONE
         digest = self._digest
         if before:
             digest ^= version_tag(key, before)
-        if not gone:
+        if not is_gone:
             digest ^= version_tag(key, entry.version)
         entry.digest = digest
         data = entry.encode()
@@ -397,7 +390,7 @@ class Projector:
             if parts > 1:
                 self._parts[entry.name] = parts
         try:
-            await self._store.put(key, data, gone=gone)
+            await self._store.put(key, data, gone=is_gone)
         except BaseException:
             self._unsure = True
             self._torn = self._torn or not parts
@@ -448,8 +441,8 @@ class Projector:
 
     async def _take_back(self) -> None:
         """Check which sent messages arrived; the rest must be written again."""
-        last = await self._store.last()
-        arrived, sent = last - self._last, self._sent
+        end = await self._store.last()
+        arrived, sent = end - self._last, self._sent
         offered, self._offered = self._offered, None
         if self._torn:
             self.begin()
@@ -457,7 +450,7 @@ class Projector:
             self._confirmed(offered)
         elif arrived == len(sent):
             self._sent = []
-            self._last, self._stored_digest = last, self._digest
+            self._last, self._stored_digest = end, self._digest
         elif not arrived and not self._parts:
             self._sent = []
             self._digest = self._stored_digest

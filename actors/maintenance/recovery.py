@@ -127,19 +127,19 @@ async def recover(
     return read.loaded.mark if read.loaded is not None else None
 
 
-async def adopt(node: NodeContext, projector: Projector, found: FollowedState) -> None:
+async def adopt(node: NodeContext, projector: Projector, follower: FollowedState) -> None:
     """Take over the state of a follower, which has folded the log up to this BrokerStarted.
 
     The node already has its router. The expiry of offline sessions is not scheduled yet.
     :func:`end_connections` must follow.
     """
-    node.state = found.state
+    node.state = follower.state
     if node.bridge is not None:
         for number, (_, state) in enumerate(node.state.sessions.items()):
             node.router.report(state)
             if number % _REPORTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-    jumped = await _open_journal(node, found.tail)
+    jumped = await _open_journal(node, follower.tail)
     node.journal.record_format = 1  # other nodes may read no other, see cluster.leader
     if jumped is not None:
         node.record_jump(jumped)
@@ -355,31 +355,31 @@ async def _rebuild(node: NodeContext, name: str) -> tuple[int, SessionState | No
     first = checkpoints[-1].begun >> INDEX_BITS if checkpoints else node.log.first
     node_state = NodeState(first)
     checker: ChainChecker | None = None
-    done = first - 1
-    last = journal.end
+    folded = first - 1
+    end = journal.end
     whole = False
     while not whole:
-        await until_durable(node, last)
-        async for record in node.log.read(done + 1, last):
+        await until_durable(node, end)
+        async for record in node.log.read(folded + 1, end):
             if checker is None:
                 checker = ChainChecker(first - 1, record.previous)
             checker.check(record)
-            done = record.sequence
+            folded = record.sequence
             node_state.apply_record(record, only=name)
             whole = record.last
             await asyncio.sleep(0)
         if node.failed.done():
             break
         # A turn that continues in the next record counts completely or not at all.
-        last += not whole
-    return last, node_state.sessions.get(name)
+        end += not whole
+    return end, node_state.sessions.get(name)
 
 
-async def until_durable(node: NodeContext, last: int) -> None:
+async def until_durable(node: NodeContext, sequence: int) -> None:
     """Wait until the records up to one are on disk."""
     journal = node.journal
     node.kernel.wake()
-    while journal.durable < last and not node.failed.done():
+    while journal.durable < sequence and not node.failed.done():
         await asyncio.sleep(_POLL)
         journal.flush()
 
@@ -398,23 +398,23 @@ _SHARE = 9
 _RETRY = 5.0
 
 
-async def verify_in_background(node: NodeContext, last: int, link: bytes) -> None:
-    """Check the records of the log up to ``last``, which must have this link."""
+async def verify_in_background(node: NodeContext, end: int, link: bytes) -> None:
+    """Check the records of the log up to ``end``, which must have this link."""
     log, now = node.log, node.clock.monotonic
-    done = log.first - 1
+    verified = log.first - 1
     checker: ChainChecker | None = None
-    while done < last:
+    while verified < end:
         started = now()
-        until = min(done + _AT_ONCE, last)
+        until = min(verified + _AT_ONCE, end)
         damage: CorruptLog | None = None
         try:
-            async for record in log.read(done + 1, until):
+            async for record in log.read(verified + 1, until):
                 if checker is None:
-                    checker = ChainChecker(done, record.previous)
+                    checker = ChainChecker(verified, record.previous)
                 checker.check(record)
-                done = record.sequence
-            if done < until:
-                damage = CorruptLog(done + 1, "is missing or cannot be read")
+                verified = record.sequence
+            if verified < until:
+                damage = CorruptLog(verified + 1, "is missing or cannot be read")
         except LogUnavailable:
             await asyncio.sleep(_RETRY)
             continue
@@ -423,14 +423,14 @@ async def verify_in_background(node: NodeContext, last: int, link: bytes) -> Non
         except Fenced as error:
             node.fail(error)
             return
-        if done + 1 < node.state.begin:  # the log was cut meanwhile
-            done, checker = node.state.begin - 1, None
+        if verified + 1 < node.state.begin:  # the log was cut meanwhile
+            verified, checker = node.state.begin - 1, None
         elif damage is not None:
             _note_damage(node, damage)
             return
         await asyncio.sleep((now() - started) * _SHARE)
     if checker is not None and checker.link != link:
-        _note_damage(node, CorruptLog(last, "is not the one that the projections reflect"))
+        _note_damage(node, CorruptLog(end, "is not the one that the projections reflect"))
 
 
 def _note_damage(node: NodeContext, damage: CorruptLog) -> None:

@@ -172,12 +172,12 @@ class Retention:
             self._room.settle()
 
     async def _cut_if_wanted(self) -> None:
-        wanted, exchange = self._wanted(), self._node.exchange
-        if wanted is not None and exchange is not None and not exchange.is_taken(wanted[0].begun):
+        cut, exchange = self._wanted(), self._node.exchange
+        if cut is not None and exchange is not None and not exchange.is_taken(cut[0].begun):
             self._room.stop_waiting("another log has not taken its messages yet")
             return
-        wanted = self._destinations.allowed(wanted, self._behind)
-        allowed = self._guard.allowed(wanted, self._room.size, self._begins_ms)
+        cut = self._destinations.allowed(cut, self._behind)
+        allowed = self._guard.allowed(cut, self._room.size, self._begins_ms)
         if allowed is not None:
             await self.cut(*allowed)
 
@@ -193,9 +193,9 @@ class Retention:
         self._room.look(0)
         records = await log.read_some([log.first])
         self._begins_ms = records[0].steady_ms
-        first, last = log.first, self._node.journal.durable
+        first, end = log.first, self._node.journal.durable
         for checkpoint in self._node.state.checkpoints:
-            share = (last - (checkpoint.begun >> INDEX_BITS) + 1) / max(1, last - first + 1)
+            share = (end - (checkpoint.begun >> INDEX_BITS) + 1) / max(1, end - first + 1)
             self._begun_at[checkpoint.number] = round(-share * self._room.size)
 
     @property
@@ -209,12 +209,12 @@ class Retention:
 
     def _checkpoint_due(self) -> bool:
         options, node_state = self._node.options, self._node.state
-        last = node_state.checkpoints[-1] if node_state.checkpoints else None
+        newest = node_state.checkpoints[-1] if node_state.checkpoints else None
         if node_state.salvaged and (
-            last is None or last.begun >> INDEX_BITS <= node_state.salvaged
+            newest is None or newest.begun >> INDEX_BITS <= node_state.salvaged
         ):
             return True  # from here on nothing depends on what was lost
-        grown = (self._room.size if last is None else self._behind(last)) - self._repeated
+        grown = (self._room.size if newest is None else self._behind(newest)) - self._repeated
         little = min(_MIN, options.keep_bytes // _SMALL)
         if self._room.pressed and grown >= max(little, self._repeated // 2):
             # With the existing checkpoint too few records can be deleted.
@@ -223,7 +223,7 @@ class Retention:
             return False
         if options.keep_bytes and grown >= options.keep_bytes // _QUARTERS:
             return True
-        since_ms = self._begins_ms if last is None else last.time_ms
+        since_ms = self._begins_ms if newest is None else newest.time_ms
         age = (self._node.clock.steady_ms() - since_ms) / 1000
         # Logs of earlier versions may have times that run backwards: then the age is not known.
         return bool(options.keep) and (age >= options.keep / _PARTS or age < 0)
@@ -231,8 +231,8 @@ class Retention:
     @property
     def next_cut(self) -> Position:
         """Position before which the log will be cut soon; 0: that is not known."""
-        wanted = self._wanted(_SOON)
-        return wanted[0].begun if wanted is not None else 0
+        cut = self._wanted(_SOON)
+        return cut[0].begun if cut is not None else 0
 
     def _wanted(self, share: float = 1.0) -> tuple[Checkpoint, str] | None:
         """Return the checkpoint before which to cut the log to keep its limits, and the reason.
@@ -240,7 +240,7 @@ class Retention:
         With ``share``, to keep this part of its limits.
         """
         options, first = self._node.options, self._node.log.first
-        known = [
+        usable = [
             checkpoint
             for checkpoint in self._node.state.checkpoints
             if checkpoint.begun >> INDEX_BITS > first
@@ -248,13 +248,13 @@ class Retention:
         chosen: tuple[Checkpoint, str] | None = None
         if options.keep:
             before = self._node.clock.steady_ms() - int(options.keep * 1000 * share)
-            old = [checkpoint for checkpoint in known if checkpoint.time_ms <= before]
+            old = [checkpoint for checkpoint in usable if checkpoint.time_ms <= before]
             if old:
                 chosen = old[-1], "keep"
         bound = options.keep_bytes
         most = int((bound - bound // _QUARTERS) * share)
-        if bound and known and self._room.size > most:
-            checkpoint = next((each for each in known if self._behind(each) <= most), known[-1])
+        if bound and usable and self._room.size > most:
+            checkpoint = next((each for each in usable if self._behind(each) <= most), usable[-1])
             if chosen is None or checkpoint.begun > chosen[0].begun:
                 chosen = checkpoint, "keep_bytes"
         return chosen
@@ -379,12 +379,12 @@ class Retention:
     async def _until_replays_passed(self, first: int) -> None:
         """Wait until replays with few records left have read up to a record."""
         replays = self._node.replays
-        left, since = replays.left_before(first), self._now()
+        remaining, since = replays.left_before(first), self._now()
         until = since + _REPLAYS_PASS
-        while left and self._now() < min(until, since + _REPLAYS_STAND):
+        while remaining and self._now() < min(until, since + _REPLAYS_STAND):
             await asyncio.sleep(_POLL)
-            if (now_left := replays.left_before(first)) != left:
-                left, since = now_left, self._now()
+            if (now_left := replays.left_before(first)) != remaining:
+                remaining, since = now_left, self._now()
 
     async def _cut_before(self, checkpoint: Checkpoint, reason: str) -> None:
         node = self._node
@@ -397,9 +397,9 @@ class Retention:
             await self._wait("the projections have not caught up", self._projector.progress)
         # Messages that were released meanwhile are not repeated, but other logs need them until
         # they have taken the release.
-        last = node.exchange.last_to_take if node.exchange is not None else 0
-        while node.exchange is not None and not node.exchange.is_taken(last):
-            await self._wait("another log has not taken its messages yet", last)
+        end = node.exchange.last_to_take if node.exchange is not None else 0
+        while node.exchange is not None and not node.exchange.is_taken(end):
+            await self._wait("another log has not taken its messages yet", end)
         (record,) = await node.log.read_some([first])
         if not self._guard.may_delete_before(first):
             return  # the sessions that hold messages have changed meanwhile
@@ -456,8 +456,8 @@ class Retention:
             await self._wait("the log is being read", None)
         node.state.forget_before(first)
         await node.log.cut(first)
-        known = {checkpoint.number for checkpoint in node.state.checkpoints}
-        self._begun_at = {key: at for key, at in self._begun_at.items() if key in known}
+        numbers = {checkpoint.number for checkpoint in node.state.checkpoints}
+        self._begun_at = {key: at for key, at in self._begun_at.items() if key in numbers}
         self._room.measured(await node.log.size())
         self._room.settle()
 

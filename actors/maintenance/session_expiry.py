@@ -6,6 +6,7 @@ it is really due.
 
 import heapq
 from collections.abc import Callable
+from dataclasses import dataclass
 
 _BUCKETS_PER_SECOND = 10
 _AT_ONCE, _SUBSCRIPTIONS_AT_ONCE = 256, 1024
@@ -14,6 +15,7 @@ offline at the same time also expires at the same time."""
 _PAUSE = 0.01
 
 
+@dataclass(eq=False, repr=False)
 class Expiries:
     """Calls back with names when they are due.
 
@@ -21,15 +23,11 @@ class Expiries:
     many subscriptions it restored.
     """
 
-    def __init__(
-        self,
-        monotonic: Callable[[], float],
-        after: Callable[[float, Callable[[], None]], object],
-        due: Callable[[str], int],
-    ) -> None:
-        self._monotonic = monotonic
-        self._after = after
-        self._due = due
+    _monotonic: Callable[[], float]
+    _after: Callable[[float, Callable[[], None]], object]
+    _due: Callable[[str], int]
+
+    def __post_init__(self) -> None:
         self._buckets: dict[int, set[str]] = {}
         self._bucket_of: dict[str, int] = {}
         self._order: list[int] = []
@@ -68,19 +66,19 @@ class Expiries:
 
     def _look(self) -> None:
         now = self._monotonic() * _BUCKETS_PER_SECOND
-        left, restored = _AT_ONCE, 0
-        while self._order and self._order[0] <= now and left:
+        room, restored = _AT_ONCE, 0
+        while self._order and self._order[0] <= now and room:
             names = self._buckets[self._order[0]]
-            while names and left:
-                left -= 1
+            while names and room:
+                room -= 1
                 name = names.pop()
                 del self._bucket_of[name]
                 restored += self._due(name)
                 if restored >= _SUBSCRIPTIONS_AT_ONCE:
-                    left = 0
+                    room = 0
             if not names:
                 del self._buckets[heapq.heappop(self._order)]
-        if not left:
+        if not room:
             self._after(_PAUSE, self._look)
         elif self._order:
             self._arm()

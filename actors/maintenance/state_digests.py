@@ -128,10 +128,10 @@ class StateDigestService:
 
     def _begin(self, pages: Iterator[dict[str, Any]]) -> bytes:
         if len(self._begun) >= _MAX_OPEN:
-            done = next((key for key, opened in self._begun.items() if not opened.more), None)
-            if done is None:
+            complete = next((key for key, opened in self._begun.items() if not opened.more), None)
+            if complete is None:
                 raise _BadRequest("busy: other attestations are in progress, try again in a minute")
-            del self._begun[done]
+            del self._begun[complete]
         key = secrets.token_hex(8)
         begun = _OpenPages(pages)
         page = self._next(key, begun)
@@ -186,21 +186,21 @@ class StateDigestService:
             "retained": [],
             "more": bool(names or topics),
         }
-        done, left = 0, len(names) + len(topics)
-        while left:
+        passed, remaining = 0, len(names) + len(topics)
+        while remaining:
             node_state, end = node.state, time.perf_counter() + _SLICE
             sessions: list[Any] = []
             retained: list[Any] = []
             room = _PAGE_BYTES
-            while left and room > 0:
-                if done < len(names):
-                    key = names[done]
+            while remaining and room > 0:
+                if passed < len(names):
+                    key = names[passed]
                     sessions.append([key, _digest_or_inconsistent(node_state, key)])
                 else:
-                    key = topics[done - len(names)]
+                    key = topics[passed - len(names)]
                     message = node_state.retained.get(key)
                     retained.append([key, None if message is None else retained_digest(message)])
-                done, left = done + 1, left - 1
+                passed, remaining = passed + 1, remaining - 1
                 room -= _TEXT_FACTOR * len(key) + _ENTRY_BYTES
                 if time.perf_counter() > end:
                     break
@@ -208,7 +208,7 @@ class StateDigestService:
                 "position": node.journal.next_position,
                 "sessions": sessions,
                 "retained": retained,
-                "more": bool(left),
+                "more": bool(remaining),
             }
 
     def _session(self, name: str) -> Iterator[dict[str, Any]]:

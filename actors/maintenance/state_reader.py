@@ -62,6 +62,7 @@ class FollowedState:
     """The subscription index of the state."""
 
 
+@dataclass(eq=False, repr=False)
 class StateReader:
     """Reads the state of a log; :meth:`take` folds records appended later.
 
@@ -69,15 +70,11 @@ class StateReader:
     projections, after the state has them and before the log is folded.
     """
 
-    def __init__(
-        self,
-        log: EventLog,
-        on_frozen: Callable[[SessionState], None],
-        on_loaded: Callable[[LoadedProjections], None],
-    ) -> None:
-        self._log = log
-        self._on_frozen = on_frozen
-        self._on_loaded = on_loaded
+    _log: EventLog
+    _on_frozen: Callable[[SessionState], None]
+    _on_loaded: Callable[[LoadedProjections], None]
+
+    def __post_init__(self) -> None:
         self._state: NodeState
         self._before: Position | None = None
         """Position before which messages may be unknown, because projections were loaded."""
@@ -175,17 +172,17 @@ class StateReader:
                     if isinstance(event, MessagesCarried):
                         node_state.apply(event, position(record.sequence, index), record.steady_ms)
 
-    async def _load_unreleased(self, wanted: dict[str, list[Position]]) -> None:
+    async def _load_unreleased(self, refs_of: dict[str, list[Position]]) -> None:
         """Find retained messages that sessions sent at QoS 2 and have not released.
 
         The projections contain their identifiers; the messages are in the log.
         """
-        if not wanted:
+        if not refs_of:
             return
         node_state = self._state
         sequences = {
             at
-            for refs in wanted.values()
+            for refs in refs_of.values()
             for ref in refs
             for at in node_state.carriers_of(ref >> INDEX_BITS)
         }
@@ -196,7 +193,7 @@ class StateReader:
                 unreleased[ref] = RetainedMessage(
                     topic, message.payload, 2, ref, message.block, message.expires
                 )
-        for session, refs in wanted.items():
+        for session, refs in refs_of.items():
             messages = [
                 unreleased[ref]._replace(publisher=session) for ref in refs if ref in unreleased
             ]
@@ -224,7 +221,7 @@ class StateReader:
         """Fold the records that the projections do not reflect."""
         log, node_state = self._log, self._state
         noted = log.watermark.read() if log.watermark is not None else None
-        last = tail.sequence
+        end = tail.sequence
         first = log.first
         checker = ChainChecker() if first == 1 else None
         if loaded is not None:
@@ -234,8 +231,8 @@ class StateReader:
         else:
             node_state.starts_at(first)
             self._before = None
-        if last and first <= last:
-            async for record in log.read(first, last, whole_turns=True):
+        if end and first <= end:
+            async for record in log.read(first, end, whole_turns=True):
                 if checker is None:
                     checker = ChainChecker(first - 1, record.previous)
                 checker.check(record)
@@ -246,11 +243,11 @@ class StateReader:
                     if loaded is None:
                         for _ in self.freeze_offline():
                             pass
-                    progress(record.sequence - first + 1, last - first + 1)
+                    progress(record.sequence - first + 1, end - first + 1)
                     await asyncio.sleep(0)
-            if checker is None or checker.sequence != last:
+            if checker is None or checker.sequence != end:
                 raise CorruptLog(first if checker is None else checker.sequence + 1, "is missing")
-        node_state.applied = last
+        node_state.applied = end
         progress(1, 1)
 
     async def take(self, record: Record) -> None:

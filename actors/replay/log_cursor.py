@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from actors.replay.log_reader import next_record
 from actors.replay.selection import LastMessages, TopicMatches
 from actors.session.position_properties import point_text
+from eventstore.format.events import ReplayReached
 from eventstore.format.positions import Position, format_position, position, sequence_of
 
 if TYPE_CHECKING:
@@ -29,33 +30,6 @@ class LogCursor:
 
     ``wake`` is called when the replay may go on, ``damaged`` when the log cannot be read.
     """
-
-    __slots__ = (
-        "_damaged",
-        "_unreported",
-        "ahead",
-        "cursor",
-        "ended",
-        "fruitless",
-        "gap",
-        "label",
-        "last",
-        "left_out",
-        "log",
-        "matches",
-        "named",
-        "new_gap",
-        "reader",
-        "recorded",
-        "sent",
-        "start_ms",
-        "unrecorded",
-        "until",
-        "until_found",
-        "until_ms",
-        "wake",
-        "was_live",
-    )
 
     def __init__(
         self,
@@ -109,11 +83,7 @@ class LogCursor:
         self.was_live = False
         """Whether it has read everything once."""
 
-    # What the reader reports.
-
-    def on_read(self) -> None:
-        """Continue: there are records, or the beginning is known."""
-        self.wake()
+    # What the reader reports; it also calls wake when there are records.
 
     def skip_to(self, sequence: int) -> None:
         """Go on with a record: nothing matches in those before it."""
@@ -222,6 +192,21 @@ class LogCursor:
             or self.left_out
             or self.new_gap is not None
         )
+
+    def take_news(self, session: str, topic_filter: str) -> ReplayReached | None:
+        """Return what is to be recorded, which then counts as recorded; None: nothing."""
+        if not self.has_news:
+            return None
+        event = ReplayReached(session, topic_filter, {}, sent=self.sent)
+        through = self.recordable
+        if through is not None and through != self.recorded:
+            event.through = {self.log: through}
+        if self.left_out:
+            event.left_out, self.left_out = self.left_out, {}
+        if self.new_gap is not None:
+            event.gap = {self.log: [*self.new_gap]}
+        self.recorded, self.unrecorded, self.sent, self.new_gap = through, 0, 0, None
+        return event
 
     def look_ahead(self) -> None:
         """Take further records from memory, or request them."""

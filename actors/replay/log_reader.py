@@ -6,16 +6,18 @@ the other. Replays that ask for the same part of the log get the same decoded re
 is an index, only the records are read that it names.
 """
 
+from __future__ import annotations
+
 import asyncio
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from actors.replay.named_records import NamedRecords, RecordIndex
-from actors.replay.selection import LastMessages, LogRecord, TopicMatches
+from actors.replay.named_records import RecordIndex
+from actors.replay.selection import LastMessages, LogRecord
 from actors.session.node_context import NodeContext
 from eventstore.errors import (
     CorruptLog,
@@ -36,6 +38,9 @@ from eventstore.reading.segment import BadIndex
 from projections.log_proof import Doubt
 from projections.past.lost_records import is_salvage
 from protocol.errors import FoldmqError
+
+if TYPE_CHECKING:
+    from actors.replay.log_cursor import LogCursor
 
 _log = structlog.get_logger("foldmq")
 
@@ -60,37 +65,6 @@ _OPEN_MS: Final = 1500
 """Age at which no record that could still get events is open."""
 
 
-class Reading(Protocol):
-    """A replay that waits for records."""
-
-    ahead: deque[LogRecord]
-    cursor: Position | None
-    start_ms: int
-    fruitless: bool
-    last: LastMessages | None
-    matches: TopicMatches
-    until: Position | None
-    until_ms: int
-    named: NamedRecords | None
-    until_found: tuple[int, int]
-
-    @property
-    def next_ahead(self) -> int:
-        """Sequence of the record that follows those ahead."""
-
-    def on_read(self) -> None:
-        """Continue: there are records, or the beginning is known."""
-
-    def skip_to(self, sequence: int) -> None:
-        """Go on with a record: nothing matches in those before it."""
-
-    def on_cut(self, first: int) -> None:
-        """Continue at the new beginning of the log: the wanted record was removed."""
-
-    def on_damage(self, error: FoldmqError) -> None:
-        """End: the wanted record cannot be read."""
-
-
 class LogReader:
     """Reads a log for the replays of a node; ``log`` None: the log of the node."""
 
@@ -105,7 +79,7 @@ class LogReader:
         """The newest records as they were stored."""
         self._tail_size = 0
         self._unreleased = MessageStore(_UNRELEASED)
-        self._waiting: dict[Reading, None] = {}
+        self._waiting: dict[LogCursor, None] = {}
         self._task: asyncio.Task[None] | None = None
         self.held_before = 0
         """Sequence before which no message is sent, as the log is being cut there; 0: it is not."""
@@ -172,7 +146,7 @@ class LogReader:
             self._size = 0
             self._unreleased = MessageStore(_UNRELEASED)
 
-    # Reading.
+    # LogCursor.
 
     @property
     def last(self) -> int:
@@ -202,22 +176,22 @@ class LogReader:
         if isinstance(error, CorruptLog):
             self._node.damaged = self._node.damaged or error
 
-    async def _carriers(self, gone: set[int]) -> set[int]:
+    async def _carriers(self, removed: set[int]) -> set[int]:
         """Return the records that repeat messages of records that were cut off."""
         carried = self._node.state.carried
-        return {carrier for sequence in gone for carrier in carried.get(sequence, ())}
+        return {carrier for sequence in removed for carrier in carried.get(sequence, ())}
 
     def _recent(self, ref: Position) -> Message | None:
         """Return a message that the node has in memory."""
         return self._node.messages.get(ref)
 
-    def request(self, replay: Reading) -> None:
+    def request(self, replay: LogCursor) -> None:
         """Read further records for a replay, or determine where it begins."""
         self._waiting.setdefault(replay)
         if self._task is None:
             self._task = self._node.spawn_task(self._run())
 
-    def withdraw(self, replay: Reading) -> None:
+    def withdraw(self, replay: LogCursor) -> None:
         """End a request, if there is one."""
         self._waiting.pop(replay, None)
 
@@ -247,7 +221,7 @@ class LogReader:
         finally:
             self._task = None
 
-    def _on_error(self, replay: Reading, error: FoldmqError) -> None:
+    def _on_error(self, replay: LogCursor, error: FoldmqError) -> None:
         if replay not in self._waiting:
             return
         self.withdraw(replay)
@@ -259,7 +233,7 @@ class LogReader:
         if not replay.ahead:
             replay.ahead.extend(self.take(replay.next_ahead))
         if replay.ahead:  # it sends these first, then asks again
-            replay.on_read()
+            replay.wake()
             return
         sequence = next_record(replay.cursor) if replay.cursor is not None else self.first
         if sequence < self.first:
@@ -270,14 +244,14 @@ class LogReader:
             self._on_damage(error)
             replay.on_damage(error)
 
-    async def _serve(self, replay: Reading) -> None:
+    async def _serve(self, replay: LogCursor) -> None:
         """Read some records for a replay, and for others that wait for the same ones."""
         if replay.cursor is None:
             replay.cursor = self._before_hole(
                 await self._beginning(replay.start_ms), replay.start_ms
             )
             if self._waiting.pop(replay, 0) is None:
-                replay.on_read()
+                replay.wake()
             return
         if replay.last is not None and not replay.last.complete:
             await self._search(replay, replay.last)
@@ -303,10 +277,10 @@ class LogReader:
             if records or other is replay:
                 self.withdraw(other)
                 other.ahead.extend(records)
-                other.on_read()
+                other.wake()
 
     def _pass_on(
-        self, replay: Reading, sequence: int, records: Sequence[LogRecord], through: int
+        self, replay: LogCursor, sequence: int, records: Sequence[LogRecord], through: int
     ) -> None:
         """Pass records that the index named, from ``sequence`` on, to a replay, which continues."""
         if replay not in self._waiting:
@@ -317,26 +291,26 @@ class LogReader:
             if not replay.ahead:
                 replay.skip_to(records[0].sequence if records else through + 1)
             replay.ahead.extend(records)
-        replay.on_read()
+        replay.wake()
 
-    async def _search(self, replay: Reading, last: LastMessages) -> None:
+    async def _search(self, replay: LogCursor, messages: LastMessages) -> None:
         """Search some records for the last messages of topics; others follow in turn."""
-        last.skip_to(position(self.first, 0) - 1)
-        sequence = next_record(last.through)
+        messages.skip_to(position(self.first, 0) - 1)
+        sequence = next_record(messages.through)
         indexed = None
-        if not last.complete and sequence not in self._records and sequence <= self.last:
+        if not messages.complete and sequence not in self._records and sequence <= self.last:
             indexed = await self._read_named(replay, sequence, fruitless=True)
             if indexed is None:
                 await self._read_from(sequence, fruitless=True)
         for record in self.take(sequence) if indexed is None else indexed[0]:
-            last.add(record, replay.matches)
+            messages.add(record, replay.matches)
         if indexed is not None and not indexed[0]:
-            last.skip_to(position(indexed[1] + 1, 0) - 1)
+            messages.skip_to(position(indexed[1] + 1, 0) - 1)
         if sequence > self.last:  # what was appended when it began is not on disk yet
             await asyncio.sleep(_UNTIL_STORED)
         if self._waiting.pop(replay, 0) is None:
-            if last.complete or last.too_many:
-                replay.on_read()
+            if messages.complete or messages.too_many:
+                replay.wake()
             else:
                 self._waiting[replay] = None
 
@@ -360,17 +334,17 @@ class LogReader:
         Times run backwards only where the clock was set back: between the jumps of the clock they
         can be searched, from the first part that reaches the time.
         """
-        last = high
+        end = high
         spans: list[tuple[int, int, int]] = []
-        while last > low:
-            record = await self._one(last)
+        while end > low:
+            record = await self._one(end)
             begins = max(low + 1, record.jumps.record)
-            spans.append((begins, last, record.time_ms))
-            last = begins - 1
-        for begins, last, ends_ms in reversed(spans):
+            spans.append((begins, end, record.time_ms))
+            end = begins - 1
+        for begins, end, ends_ms in reversed(spans):
             if ends_ms < time_ms:
                 continue
-            below, above = begins - 1, last
+            below, above = begins - 1, end
             while below < above:
                 middle = (below + above + 1) // 2
                 if (await self._one(middle)).time_ms < time_ms:
@@ -391,7 +365,7 @@ class LogReader:
             await self._read(records, turns, stop, fruitless=fruitless)
 
     async def _read_named(
-        self, replay: Reading, sequence: int, *, fruitless: bool
+        self, replay: LogCursor, sequence: int, *, fruitless: bool
     ) -> tuple[Sequence[LogRecord], int] | None:
         """Return the next decoded records that the index names for a replay from ``sequence`` on.
 
@@ -417,14 +391,14 @@ class LogReader:
                 return (), through
             source = self._named_records(chosen, turns)
             async with aclosing(source) as records:
-                found = await self._read(records, turns, self.last, fruitless=fruitless)
+                decoded = await self._read(records, turns, self.last, fruitless=fruitless)
         except BadIndex as error:
             self.index.reject(error)
             return None
         # Of a log that was cut meanwhile they are read again.
-        return (found, through) if found and cuts == self._cuts else ((), sequence - 1)
+        return (decoded, through) if decoded and cuts == self._cuts else ((), sequence - 1)
 
-    async def _through(self, replay: Reading, sequence: int, through: int) -> int:
+    async def _through(self, replay: LogCursor, sequence: int, through: int) -> int:
         """Return up to which record, at most ``through``, a replay does not end."""
         if replay.until is not None:
             through = min(through, (replay.until >> INDEX_BITS) - 1)
@@ -461,14 +435,14 @@ class LogReader:
         fruitless: bool,
     ) -> list[LogRecord]:
         """Decode records of complete turns, up to one and not much more than bytes at a time."""
-        node, found = self._node, list[LogRecord]()
+        node, results = self._node, list[LogRecord]()
         now = node.clock.stopwatch
         size, begun = 0, now()
         async for record in records:
             void, complete = turns.take(record)
             for part in void:
-                found.append(LogRecord(part.sequence, part.time_ms, (), _RECORD))
-                self._keep(found[-1])
+                results.append(LogRecord(part.sequence, part.time_ms, (), _RECORD))
+                self._keep(results[-1])
             for part in complete:
                 cuts = self._cuts
                 decoded = await self._decoded(part)
@@ -476,7 +450,7 @@ class LogReader:
                     cuts = self._cuts
                     decoded = await self._decoded(part)
                 self._keep(decoded)
-                found.append(decoded)
+                results.append(decoded)
                 size += decoded.size
             self.records_read += 1
             took = now() - begun
@@ -486,12 +460,12 @@ class LogReader:
                 begun = now()
             if not turns.rest() and (size >= self._most or record.sequence >= stop):
                 break
-        return found
+        return results
 
-    async def _records_from(self, first: int, last: int) -> AsyncGenerator[Record, None]:
+    async def _records_from(self, first: int, end: int) -> AsyncGenerator[Record, None]:
         """Yield records in order: those that were stored just now from memory."""
         sequence = first
-        while sequence <= last:
+        while sequence <= end:
             data = self._tail.pop(sequence, None)
             if data is not None:
                 self._tail_size -= len(data)
@@ -499,7 +473,7 @@ class LogReader:
                 sequence += 1
                 continue
             stop = sequence
-            while stop < last and stop - sequence < _RECORDS - 1 and stop + 1 not in self._tail:
+            while stop < end and stop - sequence < _RECORDS - 1 and stop + 1 not in self._tail:
                 stop += 1
             async for record in self._log.read(sequence, stop):
                 if record.sequence != sequence:
@@ -560,14 +534,14 @@ class LogReader:
                     raise CorruptLog(record.sequence, what)
             return message
 
-        known, gone = known_content(releases, find)
-        if gone:
+        publications, removed = known_content(releases, find)
+        if removed:
             _log.warning(
                 "messages were cut off before they could be replayed",
                 released_in=record.sequence,
-                count=len(gone),
+                count=len(removed),
             )
-        return known
+        return publications
 
     def _log_problem(self, reason: str) -> None:
         if reason != self._logged_problem:

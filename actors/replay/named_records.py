@@ -46,10 +46,10 @@ class NamedRecords(NamedTuple):
     rejected: int
     """How often an index had been rejected when they were looked up."""
 
-    def between(self, first: int, last: int, most: int) -> Sequence[int]:
+    def between(self, first: int, end: int, most: int) -> Sequence[int]:
         """Return those between two, both included, at most so many."""
         begin = bisect_left(self.sequences, first)
-        return self.sequences[begin : min(begin + most, bisect_right(self.sequences, last))]
+        return self.sequences[begin : min(begin + most, bisect_right(self.sequences, end))]
 
 
 class RecordIndex:
@@ -91,19 +91,19 @@ class RecordIndex:
         self._rejected += 1
 
     async def named(
-        self, topic_filter: str, first: int, last: int, begin: int
+        self, topic_filter: str, first: int, limit: int, begin: int
     ) -> NamedRecords | None:
         """Return the records from ``first`` on, in which a message may match a filter.
 
-        The log begins with record ``begin``, and may be read up to ``last``. They are those of a
+        The log begins with record ``begin``, and may be read up to ``limit``. They are those of a
         part of the log; None: the index does not show them. Raises BadIndex, and as
         :meth:`EventLog.read_some`.
         """
-        await self._look(begin, last)
+        await self._look(begin, limit)
         index = self._index
         if index is None or not index.first <= first <= index.last:
             return None
-        through = min(last, index.segment_end(first))
+        through = min(limit, index.segment_end(first))
         steps = index.effects_in_steps(
             fixed_prefix(topic_filter),
             lambda topic: matches(topic_filter, topic),
@@ -115,25 +115,25 @@ class RecordIndex:
             try:
                 next(steps)
             except StopIteration as end:
-                found = end.value
+                sequences = end.value
                 break
             if self._clock.stopwatch() - begun > _PAUSE:
                 await asyncio.sleep(0)
                 begun = self._clock.stopwatch()
-        if found is None:
+        if sequences is None:
             return None
         salvages = [at for at in index.rare("LogSalvaged") if first <= at <= through]
-        named = sorted({*found, *salvages}) if salvages else found
+        named = sorted({*sequences, *salvages}) if salvages else sequences
         return NamedRecords(named, first, through, self._rejected)
 
-    async def _look(self, begin: int, last: int) -> None:
+    async def _look(self, begin: int, end: int) -> None:
         """Open the files if there are other ones, and they are an index of this log."""
         now = self._clock.monotonic()
         if self._path is None or now < self._looked_at + _LOOK_SECONDS:
             return
         self._looked_at = now
         try:
-            names = sorted(one.name for one in self._path.glob("*.index"))
+            names = sorted(file.name for file in self._path.glob("*.index"))
         except OSError:
             return
         if names == self._names:
@@ -148,7 +148,7 @@ class RecordIndex:
             self.reject(error)
             return
         head = files.head
-        if head is None or head.last > last:
+        if head is None or head.last > end:
             return
         # The chain of links makes this record identify all records before it.
         try:

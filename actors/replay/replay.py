@@ -11,7 +11,7 @@ the earlier log; in a log its own order counts. At the end of the logs records c
 
 from __future__ import annotations
 
-from itertools import chain, groupby, repeat
+from itertools import groupby, repeat
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,6 @@ import structlog
 
 from actors.replay.log_cursor import STILL_LIVE, LogCursor
 from actors.replay.selection import (
-    MESSAGES_AT_ONCE,
     Budget,
     Rules,
     Run,
@@ -28,15 +27,15 @@ from actors.replay.selection import (
     keep_latest,
     message_of,
     picked,
+    references,
+    room_for,
     select,
 )
 from actors.routing.option_semantics import is_no_local, is_retain_as_published
-from actors.session.decisions import queueing
-from actors.session.decisions.acknowledgements import PACKET_IDS, take_packet_ids
+from actors.session.decisions.acknowledgements import take_packet_ids
 from actors.session.position_properties import encode_with_positions, position_blocks
 from eventstore.format.events import Delivered, ReplayReached
 from eventstore.format.positions import Position, to_runs
-from eventstore.format.positions import Run as PositionRun
 from eventstore.log.message_store import Message
 from eventstore.partitions import short_name
 from protocol.mqtt.replay_filters import REPLAY_STATE, STREAM
@@ -67,11 +66,6 @@ _FEW: Final = 8
 """Records ahead below which further ones are read."""
 _RECORDED_EVERY: Final = 10_000
 """Records without a message for the client after which the cursor is recorded."""
-_ENOUGH: Final = 4
-"""Part of a step, or of a smaller window, for which it waits while messages are in flight."""
-_SPARE, _SPARE_SHARE = 16, 4
-"""What stays free of the Receive Maximum for other subscriptions of the client: at most so many,
-and at most that part of it."""
 _STEP: Final = 0.001
 """Seconds of a step after which no further record is looked at."""
 _CONGESTED, _AGAIN = 0.01, 1.0
@@ -80,24 +74,6 @@ _CONGESTED, _AGAIN = 0.01, 1.0
 
 class Replay:
     """A replay of a connected client."""
-
-    __slots__ = (
-        "_allowed",
-        "_changed",
-        "_latest_known",
-        "_node",
-        "_wake",
-        "connection",
-        "damage",
-        "due",
-        "filter",
-        "logs",
-        "matches",
-        "next_at",
-        "own",
-        "queued",
-        "session",
-    )
 
     def __init__(
         self,
@@ -226,15 +202,15 @@ class Replay:
 
     def _find_last(self) -> bool:
         """Return whether the last messages of topics are known; go on to the next one."""
-        known = True
+        is_complete = True
         for log in self.logs:
             if log.last is not None and log.last.too_many:
                 self._change(TOO_MANY_TOPICS)
                 return False
             if log.last is not None and not log.last.complete:
                 log.reader.request(log)
-                known = False
-        if not known:
+                is_complete = False
+        if not is_complete:
             return False
         if not self._latest_known:
             if len(self.logs) > 1:
@@ -288,7 +264,8 @@ class Replay:
         """Read some records, and send what matches in them."""
         now = self._node.clock.stopwatch
         until = now() + _STEP
-        budget = Budget(self._room(held), shared=self._node.kernel.shared)
+        room = room_for(self.session.state, held, self._node.delivery_limits.window)
+        budget = Budget(room, shared=self._node.kernel.shared)
         rules = self._rules(held, connection)
         steps: list[tuple[LogCursor, Step]] = []
         ends = {log.log: log.place(log.cursor or 0) for log in self.logs}
@@ -347,24 +324,6 @@ class Replay:
         if self._changed != LIVE:
             self._change(LIVE)
         return _AGAIN if self.own.until_ms else WAITS
-
-    def _room(self, held: SubscriptionState) -> int:
-        """Return how many messages at QoS 1 and 2 may be sent; 0 also if that is not worth a step.
-
-        Few messages are as many events as many are. While messages are in flight, their
-        acknowledgements make more room.
-        """
-        state, window = self.session.state, self._node.delivery_limits.window
-        room = queueing.room(state, held, window)
-        if held.outstanding:
-            enough = min(window, state.receive_maximum, MESSAGES_AT_ONCE) // _ENOUGH
-            room = room if room >= enough else 0
-        if len(state.subscriptions) > len(state.replays):
-            spare = min(_SPARE, state.receive_maximum // _SPARE_SHARE)
-            free = min(PACKET_IDS, state.receive_maximum)
-            free -= len(state.inflight) + len(state.releasing)
-            room = max(0, min(room, free - spare))
-        return room
 
     def _is_permitted(self, access: TopicAcl | None) -> bool:
         """Return whether the client may read the past of the filter at present."""
@@ -488,12 +447,12 @@ class Replay:
         """
         delivery, parts, begin = self.session.delivery, list[bytes](), 0
         encoder, of_stream = delivery.encoder, self.filter.startswith(STREAM)
-        for publications, numbers, qos in runs:
+        for run in runs:
+            publications, numbers, _ = run
             end = begin + len(numbers)
             ids = packet_ids[begin:end]
             begin = end
             if encoder is None or encoder.limit or gap or log.label or publications.blocks:
-                run = Run(publications, numbers, qos)
                 messages = self._messages(log, run, flags, held, ends, gap)
                 parts.append(delivery.encode(messages, flags, ids, of=held))
                 gap = ""
@@ -559,10 +518,12 @@ class Replay:
 
         ``output`` are the messages that were sent, which the client gets when that is on disk.
         """
-        events = [event for log in self.logs if log is not self.own if (event := self._news(log))]
-        own = self._news(self.own)
+        about = self.session.name, self.filter
+        others = [log for log in self.logs if log is not self.own]
+        events = [event for log in others if (event := log.take_news(*about))]
+        own = self.own.take_news(*about)
         if own is not None or not events:
-            events.append(own or ReplayReached(self.session.name, self.filter, {}))
+            events.append(own or ReplayReached(*about, {}))
         for event in events[:-1]:
             event.state = self._changed
         events[-1].state = state
@@ -573,21 +534,6 @@ class Replay:
         changed, self._changed = state != self._changed, state
         if changed or any(event.gap for event in events):
             self._notify(events)
-
-    def _news(self, log: LogCursor) -> ReplayReached | None:
-        """Return what is to be recorded of a log; None: nothing."""
-        if not log.has_news:
-            return None
-        event = ReplayReached(self.session.name, self.filter, {}, sent=log.sent)
-        through = log.recordable
-        if through is not None and through != log.recorded:
-            event.through = {log.log: through}
-        if log.left_out:
-            event.left_out, log.left_out = log.left_out, {}
-        if log.new_gap is not None:
-            event.gap = {log.log: [*log.new_gap]}
-        log.recorded, log.unrecorded, log.sent, log.new_gap = through, 0, 0, None
-        return event
 
     def _notify(self, events: Sequence[ReplayReached]) -> None:
         """Send the client a notice, if it has subscribed to them."""
@@ -619,27 +565,3 @@ class Replay:
         """Record the cursors if they have moved: its session changes, or the log is cut."""
         if self.subscription is not None and any(log.has_news for log in self.logs):
             self._record(self._changed)
-
-
-def references(runs: Sequence[Run]) -> list[PositionRun]:
-    """Return where messages were published, as the runs of an event."""
-    ranges: list[range] = []
-    for publications, numbers, _ in runs:
-        refs = picked(publications.refs, numbers)
-        if not isinstance(refs, range):
-            return to_runs([ref for run in runs for ref in picked(run[0].refs, run[1])])
-        if ranges and ranges[-1].stop == refs.start:
-            ranges[-1] = range(ranges[-1].start, refs.stop)
-        else:
-            ranges.append(refs)
-    encoded: list[PositionRun] = []
-    for is_short, group in groupby(ranges, _is_short):
-        if is_short:  # of events with a message each, which may have equal distances
-            encoded += to_runs([*chain.from_iterable(group)])
-        else:
-            encoded += [run for refs in group for run in to_runs(refs)]
-    return encoded
-
-
-def _is_short(refs: range) -> bool:
-    return len(refs) < 3

@@ -7,6 +7,7 @@ part takes about a millisecond. A replay has a place while its client is connect
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,13 +20,13 @@ from actors.exchange.skipped_records import HELD_RECORDS
 from actors.kernel.actor import LoopActor
 from actors.replay.log_cursor import STILL_LIVE
 from actors.replay.log_reader import LogReader
-from actors.replay.other_log import OtherLogReader
 from actors.replay.replay import Replay
 from actors.session.node_context import NodeContext, owner_of
 from actors.session.session import Session
 from actors.session.session_messages import ClientConnection
 from eventstore.format.events import ReplayOpened
-from eventstore.format.positions import Position, position, sequence_of
+from eventstore.format.node_events import MessagesCarried
+from eventstore.format.positions import INDEX_BITS, Position, from_runs, position, sequence_of
 from eventstore.log.pending_record import PendingRecord
 from eventstore.partitions import short_name
 from eventstore.reading.moments import ALL, LAST, NEW, BadMoment, ends_before, parse_moment
@@ -37,6 +38,9 @@ from protocol.mqtt.topics import TopicError
 
 if TYPE_CHECKING:
     from actors.exchange.exchange import LogExchange, OtherLog
+    from eventstore.log.jetstream_log import EventLog
+    from eventstore.log.message_store import Message
+    from projections.log_proof import Doubt
 
 _log = structlog.get_logger("foldmq")
 
@@ -47,6 +51,72 @@ _LIVE_EVERY, _LIVE_STEPS = 0.005, 2000
 """Least seconds between two steps of a live replay, and steps of all of them in a second."""
 _AHEAD_MS: Final = 60_000
 """How far the clock of a client may be ahead, in milliseconds."""
+
+
+_OPEN_MS: Final = 10_000
+"""Age at which no record of another broker that could still get events is open, or on its way."""
+
+
+class OtherLogReader(LogReader):
+    """Reads the log of another broker; ``name`` is the name of the log.
+
+    A replay reads of it what the exchange has taken: complete turns, which are on disk.
+    """
+
+    def __init__(self, node: NodeContext, name: str, log: EventLog, exchange: LogExchange) -> None:
+        super().__init__(node, log)
+        self.name = name
+        self._exchange = exchange
+        self._carried: dict[int, set[int]] = {}
+        """The records that repeat messages of records that were cut off."""
+        self._carried_from = 0
+        """Where the log began when these were looked for."""
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last record that replays may read."""
+        return self._exchange.last_taken(self.name)
+
+    @property
+    def first(self) -> int:
+        """Sequence at which the log begins."""
+        return max(1, self._log.first)
+
+    def is_settled(self, time_ms: int) -> bool:
+        """Return whether no record of a time up to this one will follow those that may be read."""
+        late = self._node.clock.time_ms() > time_ms + _OPEN_MS
+        return late and not self._exchange.behind.get(self.name)
+
+    async def _look_again(self) -> None:
+        await self._log.tail()
+
+    def _on_damage(self, error: FoldmqError) -> None:
+        """Leave it to the broker of that log."""
+
+    def _recent(self, _ref: Position) -> Message | None:
+        return None
+
+    @property
+    def given_up(self) -> Sequence[Doubt]:
+        """Nothing: the log of another process is not salvaged."""
+        return ()
+
+    async def _carriers(self, removed: set[int]) -> set[int]:
+        # They are before the end of a log that was cut; the exchange may not have taken them yet.
+        end = (await self._log.tail()).sequence
+        first = self.first
+        if self._carried_from != first:
+            carried: dict[int, set[int]] = {}
+            async for record in self._log.read(first, end):
+                await asyncio.sleep(0)
+                if not any(raw["e"] == "MessagesCarried" for raw in record.raw_events):
+                    continue
+                for _, event in record.events():
+                    if isinstance(event, MessagesCarried):
+                        for ref in from_runs(event.refs):
+                            carried.setdefault(ref >> INDEX_BITS, set()).add(record.sequence)
+            self._carried, self._carried_from = carried, first
+        return {carrier for sequence in removed for carrier in self._carried.get(sequence, ())}
 
 
 class Replays:
@@ -155,11 +225,11 @@ class Replays:
         declared = ""
         if not parts.topic_filter:
             declared = self._declared(parts.stream)
-        now_ms, last = self._node.clock.time_ms(), self._last()
+        now_ms, ends = self._node.clock.time_ms(), self._last()
         start = parse_moment(parts.start, now_ms)
         event = ReplayOpened(name, topic_filter, {}, topic_filter=declared)
         if start.word in (NEW, LAST):
-            event.start, event.last = last, start.word == LAST
+            event.start, event.last = ends, start.word == LAST
         elif start.word != ALL:
             event.start, event.start_ms = self._named(start.positions), start.time_ms or 0
         if parts.until:
@@ -170,7 +240,7 @@ class Replays:
         if event.start_ms > now_ms + _AHEAD_MS:
             raise BadMoment("the replay begins in the future")
         for log, at in (*event.start.items(), *event.until.items()):
-            end = sequence_of(last[log])
+            end = sequence_of(ends[log])
             # Another log may have held back its last records.
             if end and sequence_of(at) > end + (HELD_RECORDS if log else 0):
                 raise BadMoment("the position is beyond the end of the log")
@@ -188,11 +258,11 @@ class Replays:
 
     def _last(self) -> dict[str, Position]:
         """Return the last known position of each log."""
-        exchange, last = self._node.exchange, {"": self._node.journal.last}
+        exchange, ends = self._node.exchange, {"": self._node.journal.last}
         for log in self._readers:
             if log and exchange is not None:
-                last[log] = position(exchange.last_known(log) + 1, 0) - 1
-        return last
+                ends[log] = position(exchange.last_known(log) + 1, 0) - 1
+        return ends
 
     def _named(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         """Return positions by the names of the logs, which may be short; raises BadMoment."""
@@ -201,14 +271,14 @@ class Replays:
                 raise BadMoment("positions with the name of a log are for several logs")
             return {**positions}
         node = self._node.options.node
-        known = {log: log or node for log in self._readers}
+        name_of = {log: log or node for log in self._readers}
         places = {
             log: positions[written]
-            for log, name in known.items()
+            for log, name in name_of.items()
             for written in {name, short_name(name)} & positions.keys()
         }
-        if positions and len(places) < max(len(known), len(positions)):
-            example = ",".join(f"{short_name(name)}:12.3" for name in known.values())
+        if positions and len(places) < max(len(name_of), len(positions)):
+            example = ",".join(f"{short_name(name)}:12.3" for name in name_of.values())
             raise BadMoment(f"with several logs a position names each of them: {example}")
         return places
 
@@ -261,11 +331,11 @@ class Replays:
 
         Those that have more than a few records left do not count.
         """
-        left = 0
+        remaining = 0
         for replay in self._placed:
             if replay.goes_on and 0 < first - replay.own.next_sequence <= STILL_LIVE:
-                left += position(first, 0) - 1 - (replay.own.cursor or 0)
-        return left
+                remaining += position(first, 0) - 1 - (replay.own.cursor or 0)
+        return remaining
 
     @contextmanager
     def held_before(self, first: int) -> Iterator[None]:

@@ -9,13 +9,17 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, groupby
 from math import inf
 from typing import Final, NamedTuple, TypeVar
 
-from actors.session.decisions.queueing import within
-from eventstore.format.positions import Position, position
+from actors.session.decisions.acknowledgements import PACKET_IDS
+from actors.session.decisions.queueing import room, within
+from eventstore.format.positions import Position, position, to_runs
+from eventstore.format.positions import Run as PositionRun
 from eventstore.log.message_store import Message
 from eventstore.reading.publications import Publications
+from projections.state.session import SessionState, SubscriptionState
 from protocol.mqtt.topics import matches
 
 Value = TypeVar("Value")
@@ -26,8 +30,13 @@ RECORDS_AT_ONCE: Final = 64
 """Messages, payload bytes and records of one step."""
 _SHARED: Final = 4
 """What part of these messages and bytes a step has while other clients are active."""
-_TOPICS: Final = 4096
-"""Topics whose answer is cached."""
+_ENOUGH: Final = 4
+"""Part of a step, or of a smaller window, for which it waits while messages are in flight."""
+_SPARE, _SPARE_SHARE = 16, 4
+"""What stays free of the Receive Maximum for other subscriptions of the client: at most so many,
+and at most that part of it."""
+_TOPICS, _LONG = 4096, 1024
+"""Topics whose answer is cached, and bytes from which on a topic is not."""
 _LAST_TOPICS: Final = 10_000
 """Topics of which a replay may send the last message."""
 _LOOKED_AT_ONCE: Final = 512
@@ -69,8 +78,10 @@ class TopicMatches(dict[bytes, bool]):
         """Compute and cache the answer."""
         if len(self) >= _TOPICS:
             self.clear()
-        found = self[raw] = matches(self.topic_filter, raw.decode())
-        return found
+        does_match = matches(self.topic_filter, raw.decode())
+        if len(raw) < _LONG:
+            self[raw] = does_match
+        return does_match
 
 
 class LastMessages:
@@ -325,6 +336,24 @@ def _take(
     return stop == numbers.stop and budget.messages > 0 and budget.size > 0
 
 
+def room_for(state: SessionState, held: SubscriptionState, window: int) -> int:
+    """Return how many messages at QoS 1 and 2 may be sent; 0 also if that is not worth a step.
+
+    Few messages are as many events as many are. While messages are in flight, their
+    acknowledgements make more room.
+    """
+    free = room(state, held, window)
+    if held.outstanding:
+        enough = min(window, state.receive_maximum, MESSAGES_AT_ONCE) // _ENOUGH
+        free = free if free >= enough else 0
+    if len(state.subscriptions) > len(state.replays):
+        spare = min(_SPARE, state.receive_maximum // _SPARE_SHARE)
+        unused = min(PACKET_IDS, state.receive_maximum)
+        unused -= len(state.inflight) + len(state.releasing)
+        free = max(0, min(free, unused - spare))
+    return free
+
+
 def picked(column: Sequence[Value], numbers: Sequence[int]) -> Sequence[Value]:
     """Return the values with these ascending numbers."""
     if numbers[-1] - numbers[0] == len(numbers) - 1:
@@ -342,3 +371,27 @@ def message_of(publications: Publications, number: int) -> Message:
         publications.retain,
         publications.session,
     )
+
+
+def references(runs: Sequence[Run]) -> list[PositionRun]:
+    """Return where messages were published, as the runs of an event."""
+    ranges: list[range] = []
+    for publications, numbers, _ in runs:
+        refs = picked(publications.refs, numbers)
+        if not isinstance(refs, range):
+            return to_runs([ref for run in runs for ref in picked(run[0].refs, run[1])])
+        if ranges and ranges[-1].stop == refs.start:
+            ranges[-1] = range(ranges[-1].start, refs.stop)
+        else:
+            ranges.append(refs)
+    encoded: list[PositionRun] = []
+    for is_short, group in groupby(ranges, _is_short):
+        if is_short:  # of events with a message each, which may have equal distances
+            encoded += to_runs([*chain.from_iterable(group)])
+        else:
+            encoded += [run for refs in group for run in to_runs(refs)]
+    return encoded
+
+
+def _is_short(refs: range) -> bool:
+    return len(refs) < 3

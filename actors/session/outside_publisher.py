@@ -7,14 +7,29 @@ certificates: see ``protocol.mqtt.sparkplug``.
 from collections.abc import Callable, Sequence
 
 from actors.routing.subscriber import Subscriber
+from actors.session.decisions.acknowledgements import PACKET_IDS
 from actors.session.node_context import NodeContext
 from actors.session.publisher import Publisher
 from actors.session.session_messages import NOT_LOGGED, Publication
-from eventstore.format.events import Released
+from eventstore.format.events import Released, SessionClosed, SessionOpened
 from eventstore.format.positions import Position, to_runs
 from eventstore.log.message_store import StoredMessages
+from eventstore.log.pending_record import GatedOutput
 from protocol.mqtt.packets import Publishes
 from protocol.mqtt.sparkplug import certificate_topic
+
+
+class GateSink:
+    """Passes what the gate releases to a function: a sink that is not a connection."""
+
+    def __init__(self, release: Callable[[bytes], object]) -> None:
+        self._release = release
+        self.waits_for: GatedOutput | None = None
+        self.gated = 0
+
+    def write(self, data: bytes) -> None:
+        """Pass bytes on whose events are on disk."""
+        self._release(data)
 
 
 class OutsidePublisher(Publisher):
@@ -77,6 +92,26 @@ class OutsidePublisher(Publisher):
         They are not routed, and are recorded at QoS 0: they are for that subscription alone.
         """
         return self.record(packet, will=False, origins=to_runs(origins), share=share)
+
+    def open(self, level: int, user: str | None = None) -> None:
+        """Open the session under which messages are recorded, unless it is open."""
+        known = self._node.state.sessions.get(self.name)
+        if known is not None and known.connected:
+            return
+        generation = known.generation + 1 if known is not None else 1
+        opened = SessionOpened(self.name, False, True, level, generation=generation, user=user)
+        self._node.emit(opened)
+
+    def close(self, reason: str) -> None:
+        """Close that session, if it is open."""
+        state = self._node.state.sessions.live.get(self.name)
+        if state is not None and state.connected:
+            self._node.emit(SessionClosed(self.name, reason, state.generation))
+
+
+def packet_ids_after(previous: int, count: int) -> list[int]:
+    """Return packet identifiers for messages that take effect in the turn of their arrival."""
+    return [(previous + number) % PACKET_IDS + 1 for number in range(count)]
 
 
 _SPARKPLUG = "spBv1.0/"

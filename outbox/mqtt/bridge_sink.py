@@ -80,7 +80,7 @@ class MqttSink:
         self._relay: Relay | None = None
         self._local = local
         self._logs = logs
-        self._peer: BridgeLink | None = None
+        self._link: BridgeLink | None = None
         self._connecting = asyncio.Lock()
         self._changed = asyncio.Event()
         """Set when the sender has something to do."""
@@ -97,13 +97,11 @@ class MqttSink:
         self._clock = asyncio.get_running_loop().time
         self._opened = self._not_before = 0.0
         self._failure = TryAgain("not connected yet")
-        self.looped = 0
-        """Messages that had passed the log before."""
         self.dropped = 0
         """Messages at QoS 0 that could not be sent, since the last connection."""
 
-    async def open(self, about: Destination) -> Position | None:
-        """Begin at a cursor; the other broker keeps none."""
+    async def open(self, about: Destination) -> None:
+        """Begin at a cursor."""
         await self.close()
         self._about = about
         if self._topics.subscriptions and takes_in(self.options, about.log, self._logs):
@@ -119,7 +117,6 @@ class MqttSink:
             await about.record_received(begun)
             self._outbound.recorded(begun)
         self._keeping = asyncio.create_task(self._keep_connected())
-        return None
 
     async def take(self, log: str) -> None:
         """Only receive messages, until cancelled."""
@@ -163,9 +160,9 @@ class MqttSink:
         """Wait until all that can be sent is acknowledged; return refusals with one reason."""
         outbound = self._outbound
         while not outbound.is_settled:
-            peer = await self._connected()
+            link = await self._connected()
             self._changed.clear()
-            peer.pump()
+            link.peer.pump()
             position = outbound.to_record()
             if position is not None and (self._is_late or not outbound.may_record_later):
                 self._end_wait()
@@ -174,10 +171,10 @@ class MqttSink:
             elif not outbound.is_settled:
                 if position is not None:
                     self._begin_wait()
-                await self._await_change(peer)
+                await self._await_change(link)
         return outbound.take_refusals()
 
-    async def _await_change(self, peer: BridgeLink) -> None:
+    async def _await_change(self, link: BridgeLink) -> None:
         """Wait until the sender has something to do, or the connection ends."""
         while not self._changed.is_set():
             self._heard = False
@@ -186,7 +183,7 @@ class MqttSink:
                     await self._changed.wait()
             except TimeoutError:
                 if not self._heard:
-                    peer.end(f"no acknowledgement within {_ANSWER_SECONDS:g} s")
+                    link.end(f"no acknowledgement within {_ANSWER_SECONDS:g} s")
 
     def _note_change(self) -> None:
         """Wake the sender after packets of the peer, or the end of the connection, if it must act.
@@ -195,7 +192,7 @@ class MqttSink:
         """
         self._heard = True
         outbound = self._outbound
-        ended = self._peer is None or self._peer.ended is not None
+        ended = self._link is None or self._link.peer.ended is not None
         waits = outbound.to_record() is not None
         if ended or (waits and not outbound.may_record_later) or outbound.is_settled:
             self._changed.set()
@@ -222,9 +219,9 @@ class MqttSink:
         if self._keeping is not None:
             await end_tasks([self._keeping])
             self._keeping = None
-        if self._peer is not None:
-            self._peer.leave()
-        self._peer = None
+        if self._link is not None:
+            self._link.leave()
+        self._link = None
 
     # Messages.
 
@@ -240,7 +237,10 @@ class MqttSink:
                 chosen.append(message)
         for outgoing in self._outgoing(chosen, log):
             packet = self._outbound.live_packet(outgoing)
-            if not (packet and self._peer is not None and self._peer.write_live(packet)):
+            peer = self._link.peer if self._link is not None else None
+            if packet and peer is not None and peer.has_room:
+                peer.write(packet)
+            else:
                 self.dropped += 1
 
     def _outgoing(self, batch: Sequence[OutboxMessage], log: str) -> Iterator[Outgoing]:
@@ -273,7 +273,6 @@ class MqttSink:
         block = message.block
         entered = message.client.startswith(BRIDGE_CLIENT) and took_in(block, log)
         if not entered and would_loop(block, log):
-            self.looped += 1
             return None
         if message.expires:
             block = with_remaining_expiry(block, max(1, message.expires - int(self._now())))
@@ -287,25 +286,25 @@ class MqttSink:
         self._not_before = self._clock() + self._backoff.next()
 
     def _try_again(self) -> TryAgain:
-        left = max(0.0, self._not_before - self._clock())
-        return TryAgain(self._failure.reason, left, misconfigured=self._failure.misconfigured)
+        remaining = max(0.0, self._not_before - self._clock())
+        return TryAgain(self._failure.reason, remaining, misconfigured=self._failure.misconfigured)
 
     async def _connected(self) -> BridgeLink:
         """Return the open connection; raises TryAgain."""
         async with self._connecting:
-            if self._peer is not None:
-                if self._peer.ended is None:
-                    return self._peer
+            if self._link is not None:
+                if self._link.peer.ended is None:
+                    return self._link
                 if self._clock() - self._opened >= self.options.restart_base:
                     self._backoff.reset()
-                self._pause(self._peer.ended)
-                self._peer = None
+                self._pause(self._link.peer.ended)
+                self._link = None
             if self._clock() < self._not_before:
                 raise self._try_again()
             failure: PeerRefusedError | PeerUnavailableError | None = None
             for address in self._addresses():
                 try:
-                    self._peer = await self._connect_to(address)
+                    self._link = await self._connect_to(address)
                 except (PeerRefusedError, PeerUnavailableError) as error:
                     failure = failure or error
                     continue
@@ -316,7 +315,7 @@ class MqttSink:
                         "messages at QoS 0 were dropped", to=self.options.name, count=self.dropped
                     )
                     self.dropped = 0
-                return self._peer
+                return self._link
             self._pause(str(failure), misconfigured=failure is not None and failure.misconfigured)
             raise self._try_again()
 
@@ -343,8 +342,8 @@ class MqttSink:
         """Keep the connection open while there is nothing to send: the peer shows its state."""
         while True:
             try:
-                peer = await self._connected()
+                link = await self._connected()
             except TryAgain as answer:
                 await asyncio.sleep(answer.after or 0)
                 continue
-            await peer.closed.wait()
+            await link.peer.closed.wait()

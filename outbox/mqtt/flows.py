@@ -19,7 +19,30 @@ from protocol.mqtt.server_packet_decoder import SentMessage
 _log = structlog.get_logger("foldmq")
 
 
-class PeerFlow:
+class Flow:
+    """What happens on a connection; all errors are FoldmqErrors, and end it."""
+
+    def acknowledged(
+        self, kind: PacketType, packet_ids: Sequence[int], reasons: Sequence[int] = ()
+    ) -> None:
+        """Handle PUBACK, PUBREC, PUBREL or PUBCOMP packets; no reasons: all are 0."""
+        raise NotImplementedError
+
+    def published(self, message: SentMessage) -> None:
+        """Ignore a message: nothing is subscribed to."""
+
+    def granted(self, codes: bytes) -> None:
+        """Ignore a SUBACK."""
+
+    def packets(self) -> bytes:
+        """Return the next packets to be sent, some at a time; empty: there are none now."""
+        return b""
+
+    def disconnected(self) -> None:
+        """Handle the end of a connection that began."""
+
+
+class PeerFlow(Flow):
     """The connection to the other broker."""
 
     def __init__(self, name: str, outbound: Outbound, relay: Relay | None) -> None:
@@ -84,7 +107,7 @@ class PeerFlow:
             self._to_peer(peer)
 
 
-class LocalFlow:
+class LocalFlow(Flow):
     """The connection to this broker, as a client that publishes."""
 
     def __init__(self, relay: Relay, to_peer: Callable[[bytes], None]) -> None:
@@ -96,16 +119,3 @@ class LocalFlow:
     ) -> None:
         """Pass an acknowledgement on; raises LocalBusyError."""
         self._to_peer(self._relay.answered(kind, packet_ids, reasons))
-
-    def published(self, message: SentMessage) -> None:
-        """Ignore a message: nothing is subscribed to."""
-
-    def granted(self, codes: bytes) -> None:
-        """Ignore a SUBACK: nothing is subscribed to."""
-
-    def packets(self) -> bytes:
-        """Return nothing: messages are passed on as they come."""
-        return b""
-
-    def disconnected(self) -> None:
-        """Do nothing: there is no state."""

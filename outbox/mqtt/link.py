@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -44,63 +45,38 @@ _FAR: Final = 32_768
 """Distance of the identifier of SUBSCRIBE from those of messages on their way."""
 
 
+@dataclass(eq=False, repr=False)
 class BridgeLink:
-    """The open connections of a bridge; both end together."""
+    """The open connections of a bridge; both end together.
 
-    def __init__(
-        self,
-        options: ConnectionOptions,
-        bridged: LogRun,
-        outbound: Outbound,
-        topics: TopicMap,
-        changed: Callable[[], None],
-        relay: Relay | None = None,
-        local: LocalAddress | None = None,
-    ) -> None:
-        """``relay`` and ``local`` are there for messages in."""
-        self._options = options
-        self._bridged = bridged
-        self._log = bridged[0]
-        self._outbound = outbound
-        self._topics = topics
-        self._changed = changed
-        self._relay = relay
-        self._local_address = local
-        self._peer: PeerConnection
+    ``_relay`` and ``_local_address`` are there for messages in.
+    """
+
+    _options: ConnectionOptions
+    _bridged: LogRun
+    _outbound: Outbound
+    _topics: TopicMap
+    _changed: Callable[[], None]
+    _relay: Relay | None = None
+    _local_address: LocalAddress | None = None
+
+    def __post_init__(self) -> None:
+        self._log = self._bridged[0]
+        self.peer: PeerConnection
+        """The connection to the other broker, once it is open."""
         self._local: PeerConnection | None = None
-
-    @property
-    def ended(self) -> str | None:
-        """Why it has ended."""
-        return self._peer.ended
-
-    @property
-    def closed(self) -> asyncio.Event:
-        """Set at its end."""
-        return self._peer.closed
-
-    def pump(self) -> None:
-        """Send what may be sent now."""
-        self._peer.pump()
-
-    def write_live(self, packet: bytes) -> bool:
-        """Send a packet if there is room for it now; return whether there was."""
-        room = self._peer.has_room
-        if room:
-            self._peer.write(packet)
-        return room
 
     def end(self, reason: str) -> None:
         """End both connections."""
-        self._peer.end(reason)
+        self.peer.end(reason)
         if self._local is not None:
             self._local.end(reason)
 
     def leave(self) -> None:
         """End both connections in order."""
-        if self._peer.ended is None and self._options.notifications:
-            self._peer.write(state_packet(self._options, self._log, DISCONNECTED))
-        self._peer.leave()
+        if self.peer.ended is None and self._options.notifications:
+            self.peer.write(state_packet(self._options, self._log, DISCONNECTED))
+        self.peer.leave()
         if self._local is not None:
             self._local.leave()
 
@@ -114,11 +90,11 @@ class BridgeLink:
         clean = outbound.needs_clean_session
         if clean and options.version != MQTT_5:  # its clean session ends with the connection
             flow, _ = await self._connect(address, password, clean=True, private=private)
-            self._peer.leave()
+            self.peer.leave()
             clean = False
         flow, connack = await self._connect(address, password, clean=clean, private=private)
         if self._relay is not None:
-            self._peer.hold(reading=False)
+            self.peer.hold(reading=False)
             if self._relay.begun and not (connack.session_present or options.clean_session):
                 _log.warning(
                     "the other broker has lost the session: what it had queued is lost",
@@ -127,18 +103,18 @@ class BridgeLink:
             try:
                 await self._connect_local(self._relay, connack)
             except BaseException:
-                self._peer.end("no connection to this broker")
+                self.peer.end("no connection to this broker")
                 raise
         outbound.connected(limits_of(connack, options), session_present=connack.session_present)
-        self._peer.begin(connack)
+        self.peer.begin(connack)
         if options.notifications:
-            self._peer.write(state_packet(options, self._log, CONNECTED))
+            self.peer.write(state_packet(options, self._log, CONNECTED))
         if self._local is not None:
             number = packet_identifier(outbound.number + _FAR)
             subscriptions = self._topics.subscriptions
-            self._peer.write(subscribe_packet(subscriptions, number, options.version))
-            flow.attach(self._local.write, self._peer.write)
-            self._peer.hold(reading=True)
+            self.peer.write(subscribe_packet(subscriptions, number, options.version))
+            flow.attach(self._local.write, self.peer.write)
+            self.peer.hold(reading=True)
 
     async def _connect(
         self, address: PeerAddress, password: str | None, *, clean: bool, private: bool
@@ -160,14 +136,14 @@ class BridgeLink:
         link = LinkOptions(
             options.version, options.keep_alive, options.max_packet, options.tcp_keepalive
         )
-        self._peer = await dial(
+        self.peer = await dial(
             options, address, lambda: PeerConnection(link, flow, self._peer_changed)
         )
         packet = connect_packet(options, self._bridged, password, clean=clean, private=private)
         try:
-            return flow, await self._peer.connect(packet)
+            return flow, await self.peer.connect(packet)
         except (PeerRefusedError, asyncio.CancelledError):
-            self._peer.end("refused")
+            self.peer.end("refused")
             raise
 
     async def _connect_local(self, relay: Relay, accepted: Answer) -> None:
@@ -176,7 +152,7 @@ class BridgeLink:
         if address is None:
             raise PeerUnavailableError("this broker has no listener for messages in")
         link = LinkOptions(MQTT_5, 60, 1024 * 1024)
-        peer = self._peer
+        peer = self.peer
         flow = LocalFlow(relay, peer.write)
         local = await dial_local(address, lambda: PeerConnection(link, flow, self._local_changed))
         try:
@@ -199,10 +175,10 @@ class BridgeLink:
         self._local = local
 
     def _peer_changed(self) -> None:
-        if self._local is not None and self._peer.ended is not None:
-            self._local.end(self._peer.ended)
+        if self._local is not None and self.peer.ended is not None:
+            self._local.end(self.peer.ended)
         self._changed()
 
     def _local_changed(self) -> None:
         if self._local is not None and self._local.ended is not None:
-            self._peer.end(f"the connection to this broker has ended: {self._local.ended}")
+            self.peer.end(f"the connection to this broker has ended: {self._local.ended}")

@@ -301,7 +301,7 @@ _READ: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "bridge_keyfile": ("tls_key", _path),
     "bridge_alpn": ("tls_alpn", _text),
     "bridge_tls_use_os_certs": ("tls_system", _flag),
-    "bridge_tls_version": ("tls_minimum_version", _choice({one: one for one in _TLS_VERSIONS})),
+    "bridge_tls_version": ("tls_minimum_version", _choice({name: name for name in _TLS_VERSIONS})),
     "bridge_insecure": ("tls_insecure", _flag),
     "cleansession": ("clean_session", _flag),
     "bridge_session_expiry_interval": ("session_expiry", _whole(0, _NEVER)),

@@ -192,8 +192,6 @@ class Outbound:
         self._qos2 = qos2
         self._stale_until = number + MAX_WINDOW
         """Numbers up to this one may have been sent before this process began."""
-        self.unexpected = 0
-        """Acknowledgements that belonged to no message."""
 
     # The runner's side.
 
@@ -228,8 +226,8 @@ class Outbound:
         Those that are known already are not taken twice. Numbers that are left out belong to
         messages that are not to be sent.
         """
-        last = self._offered[-1].number if self._offered else self.number + len(self._entries)
-        self._offered.extend(message for message in messages if message.number > last)
+        newest = self._offered[-1].number if self._offered else self.number + len(self._entries)
+        self._offered.extend(message for message in messages if message.number > newest)
         self._advance()
 
     def offer_again(self, message: Outgoing) -> None:
@@ -248,14 +246,14 @@ class Outbound:
         Another call returns those with another reason.
         """
         reason = self._refusals[0].reason if self._refusals else 0
-        taken = [each for each in self._refusals if each.reason == reason]
+        refusals = [each for each in self._refusals if each.reason == reason]
         self._refusals = [each for each in self._refusals if each.reason != reason]
-        at = {each.at for each in taken}
-        for entry in self._entries if taken else ():
+        at = {each.at for each in refusals}
+        for entry in self._entries if refusals else ():
             if entry.state == _REFUSED and entry.message and entry.message.at in at:
                 entry.state = _DONE
         self._advance()
-        return taken
+        return refusals
 
     def to_record(self) -> Position | None:
         """Return what must be recorded as ``received`` before more can be sent; None: nothing."""
@@ -371,9 +369,9 @@ class Outbound:
             for index, packet_id in enumerate(packet_ids):
                 reason = reasons[index] if reasons else 0
                 entry = self._find(packet_id)
-                if entry is None:
-                    self.unexpected += 1
-                elif kind is PacketType.PUBACK:
+                if entry is None:  # it belongs to no message, or to one that is done
+                    continue
+                if kind is PacketType.PUBACK:
                     self._on_puback(entry, reason)
                 elif kind is PacketType.PUBREC:
                     self._on_pubrec(entry, reason)
@@ -414,8 +412,8 @@ class Outbound:
         retain = message.retain and limits.retain_available
         block = message.block if limits.version == MQTT_5 else None
         if limits.takes_origins and qos == 1:
-            told, bare = message.origin, message.block
-            block = without_origin(bare) if told is None else with_origin(bare, told)
+            origin, bare = message.origin, message.block
+            block = without_origin(bare) if origin is None else with_origin(bare, origin)
             if not is_readable(block):
                 block = without_origin(bare)
         return encode_publish(topic, payload, qos, packet_id, retain=retain, dup=dup, block=block)
@@ -466,24 +464,21 @@ class Outbound:
 
     def _on_puback(self, entry: _Entry, reason: int) -> None:
         if entry.state != _SENT:
-            self.unexpected += 1
-        elif reason == ReasonCode.QUOTA_EXCEEDED:
+            return
+        if reason == ReasonCode.QUOTA_EXCEEDED:
             raise PeerBusyError("the peer has no room for more messages (0x97)")
-        elif reason >= FAILURE:
+        if reason >= FAILURE:
             self._refuse(entry, reason)
         else:
             # At QoS 2, too: a peer that answers PUBACK there has stored it and awaits no PUBREL.
-            self.unexpected += entry.qos == 2
             entry.state = _DONE
 
     def _on_pubrec(self, entry: _Entry, reason: int) -> None:
-        if entry.state in (_RECEIVED, _RELEASED):
-            return
         if entry.state != _SENT:
-            self.unexpected += 1
-        elif entry.qos != 2:
+            return
+        if entry.qos != 2:
             raise PeerViolationError("PUBREC for a message at QoS 1")
-        elif reason < FAILURE or (reason == ReasonCode.PACKET_IDENTIFIER_IN_USE and entry.dup):
+        if reason < FAILURE or (reason == ReasonCode.PACKET_IDENTIFIER_IN_USE and entry.dup):
             entry.state = _RECEIVED
         elif reason == ReasonCode.PACKET_IDENTIFIER_IN_USE:
             self._conflict = True
@@ -498,8 +493,6 @@ class Outbound:
             entry.state = _DONE
         elif entry.state in (_SENT, _RECEIVED):
             raise PeerViolationError("PUBCOMP before PUBREL")
-        else:
-            self.unexpected += 1
 
     def _refuse(self, entry: _Entry, reason: int) -> None:
         if entry.message is not None:

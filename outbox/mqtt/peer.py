@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from eventstore.edited_files import client_context, unmarked_pair
 from outbox.mqtt.handshake import check_connack, code_text, keep_alive_of
@@ -15,7 +15,10 @@ from protocol.errors import FoldmqError
 from protocol.mqtt.encoder import DISCONNECT, PINGREQ
 from protocol.mqtt.packets import Acks, PacketType
 from protocol.mqtt.server_decoder import ServerDecoder
-from protocol.mqtt.server_packet_decoder import Answer, SentMessage, ServerPacket
+from protocol.mqtt.server_packet_decoder import Answer, ServerPacket
+
+if TYPE_CHECKING:
+    from outbox.mqtt.flows import Flow
 
 _CONNECT_SECONDS: Final = 10.0
 """Time for the network connection, and again for the CONNACK."""
@@ -31,27 +34,6 @@ class PeerUnavailableError(FoldmqError):
     def __init__(self, reason: str, *, misconfigured: bool = False) -> None:
         super().__init__(reason)
         self.misconfigured = misconfigured
-
-
-class Flow(Protocol):
-    """What happens on a connection, without I/O; all errors are FoldmqErrors, and end it."""
-
-    def acknowledged(
-        self, kind: PacketType, packet_ids: Sequence[int], reasons: Sequence[int]
-    ) -> None:
-        """Handle PUBACK, PUBREC, PUBREL or PUBCOMP packets; no reasons: all are 0."""
-
-    def published(self, message: SentMessage) -> None:
-        """Handle a message."""
-
-    def granted(self, codes: bytes) -> None:
-        """Handle a SUBACK."""
-
-    def packets(self) -> bytes:
-        """Return the next packets to be sent, some at a time; empty: there are none now."""
-
-    def disconnected(self) -> None:
-        """Handle the end of a connection that began."""
 
 
 class LocalAddress(NamedTuple):

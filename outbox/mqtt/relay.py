@@ -19,7 +19,7 @@ from protocol.mqtt.client_packet_encoder import encode_publish
 from protocol.mqtt.encoder import encode_acks
 from protocol.mqtt.loop_path import is_readable, with_logs, would_loop
 from protocol.mqtt.packets import PacketType
-from protocol.mqtt.reason_codes import FAILURE, ReasonCode
+from protocol.mqtt.reason_codes import ReasonCode
 from protocol.mqtt.server_packet_decoder import SentMessage
 
 _FIRST_ANSWER: Final = {1: PacketType.PUBACK, 2: PacketType.PUBREC}
@@ -42,14 +42,6 @@ class Relay:
         self._peer_log: tuple[str, ...] = ()
         self.begun = False
         """Whether there was a connection before."""
-        self.passed = 0
-        """Messages given to this broker."""
-        self.looped = 0
-        """Messages that had passed this log before."""
-        self.dropped = 0
-        """Messages that this broker has no topic or no room for."""
-        self.refused = 0
-        """Messages that this broker refused, because of permissions for example."""
 
     def begin(self, maximum_packet_size: int, peer_log: str = "") -> None:
         """Begin a connection to this broker, with its largest packet in bytes; 0: no limit.
@@ -64,11 +56,7 @@ class Relay:
         """Handle a PUBLISH of the other broker; return bytes for this broker, and for the other."""
         publish = message.publish
         topic = self._topics.incoming(publish.topic.decode())
-        if topic is None:
-            self.dropped += 1
-            return b"", self._answer(publish.qos, publish.packet_id)
-        if would_loop(publish.block, *self._logs):
-            self.looped += 1
+        if topic is None or would_loop(publish.block, *self._logs):
             return b"", self._answer(publish.qos, publish.packet_id)
         block = with_logs(publish.block, *self._peer_log, self._log)
         packet = encode_publish(
@@ -81,9 +69,7 @@ class Relay:
             block=block,
         )
         if 0 < self._most < len(packet) or not is_readable(block):
-            self.dropped += 1
             return b"", self._answer(publish.qos, publish.packet_id)
-        self.passed += 1
         return packet, b""
 
     def released(self, packet_ids: Sequence[int]) -> bytes:
@@ -99,10 +85,8 @@ class Relay:
         """
         if kind not in _PASSED_ON:
             return b""
-        if kind is not PacketType.PUBCOMP and any(reason >= FAILURE for reason in reasons):
-            if ReasonCode.QUOTA_EXCEEDED in reasons:
-                raise LocalBusyError("this broker has no room for more messages (0x97)")
-            self.refused += sum(reason >= FAILURE for reason in reasons)
+        if kind is not PacketType.PUBCOMP and ReasonCode.QUOTA_EXCEEDED in reasons:
+            raise LocalBusyError("this broker has no room for more messages (0x97)")
         return encode_acks(kind, packet_ids)
 
     def _answer(self, qos: int, packet_id: int) -> bytes:

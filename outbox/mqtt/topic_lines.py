@@ -5,10 +5,10 @@ LOCAL-PREFIX and what matches PATTERN; at the other broker REMOTE-PREFIX replace
 both, ``""`` is an empty text. The first line that matches a topic decides.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
-from outbox.selection import LONG
+from outbox.selection import TextCache
 from protocol.errors import FoldmqError
 from protocol.mqtt.shared_filters import SHARE
 from protocol.mqtt.topics import (
@@ -19,13 +19,11 @@ from protocol.mqtt.topics import (
     validate_topic_name,
 )
 
-T = TypeVar("T")
 Direction: TypeAlias = Literal["out", "in", "both"]
 
 _DIRECTIONS: Final = ("out", "in", "both")
 _QOS: Final = {"0": 0, "1": 1, "2": 2}
 _FORM: Final = "PATTERN DIRECTION QOS LOCAL-PREFIX REMOTE-PREFIX"
-_CACHED: Final = 8192
 
 
 class TopicLineError(FoldmqError, ValueError):
@@ -114,8 +112,8 @@ class TopicMap:
     def __init__(self, lines: Sequence[TopicLine]) -> None:
         self._out = [line for line in lines if line.is_out]
         self._in = [line for line in lines if line.is_in]
-        self._outgoing: dict[str, OutgoingTopic | None] = {}
-        self._incoming: dict[str, str | None] = {}
+        self._outgoing = TextCache(self._find_outgoing)
+        self._incoming = TextCache(self._find_incoming)
 
     @property
     def local_filters(self) -> list[str]:
@@ -129,43 +127,25 @@ class TopicMap:
 
     def outgoing(self, topic: str) -> OutgoingTopic | None:
         """Return where a message with this topic is sent to; None: no line matches."""
-        if topic in self._outgoing:
-            return self._outgoing[topic]
-        line = _first(self._out, topic, local=True)
-        found = None
-        if line is not None:
-            renamed = _renamed(topic, line.local_prefix, line.remote_prefix)
-            found = OutgoingTopic((renamed or "").encode(), line.qos)
-        _remember(self._outgoing, topic, found)
-        return found
+        return self._outgoing[topic]
+
+    def _find_outgoing(self, topic: str) -> OutgoingTopic | None:
+        line = next((line for line in self._out if matches(line.local_filter, topic)), None)
+        if line is None:
+            return None
+        renamed = _renamed(topic, line.local_prefix, line.remote_prefix)
+        return OutgoingTopic((renamed or "").encode(), line.qos)
 
     def incoming(self, topic: str) -> str | None:
         """Return the topic here of a message of the other broker; None: it has none."""
-        if topic in self._incoming:
-            return self._incoming[topic]
-        line = _first(self._in, topic, local=False)
-        found = None
-        if line is not None:
-            found = _renamed(topic, line.remote_prefix, line.local_prefix)
-        _remember(self._incoming, topic, found)
-        return found
+        return self._incoming[topic]
 
-
-def _first(lines: Iterable[TopicLine], topic: str, *, local: bool) -> TopicLine | None:
-    for line in lines:
-        if matches(line.local_filter if local else line.remote_filter, topic):
-            return line
-    return None
+    def _find_incoming(self, topic: str) -> str | None:
+        line = next((line for line in self._in if matches(line.remote_filter, topic)), None)
+        return None if line is None else _renamed(topic, line.remote_prefix, line.local_prefix)
 
 
 def _renamed(topic: str, prefix: str, replacement: str) -> str | None:
     """Return a topic with another prefix; None if no topic can be like that."""
     renamed = replacement + topic.removeprefix(prefix)
     return renamed if renamed and len(renamed.encode()) <= MAX_TOPIC_BYTES else None
-
-
-def _remember(cache: dict[str, T], topic: str, found: T) -> None:
-    if len(cache) >= _CACHED:
-        cache.clear()
-    if len(topic) < LONG:
-        cache[topic] = found

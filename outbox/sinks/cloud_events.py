@@ -1,7 +1,7 @@
 """Messages as CloudEvents 1.0: JSON, batches of them, and HTTP headers."""
 
 import base64
-import binascii
+import contextlib
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
@@ -9,7 +9,7 @@ from urllib.parse import quote
 import orjson
 
 from eventstore.format.positions import format_position
-from outbox.selection import LONG
+from outbox.selection import TextCache
 from outbox.sink import OutboxMessage
 from protocol.mqtt.message_properties import MessageProperties, decode_message_properties
 
@@ -22,7 +22,7 @@ _REQUIRED: Final = ("specversion", "id", "source", "type")
 _TRACE: Final = ("traceparent", "tracestate")
 _HEADER_SAFE: Final = " !#$&'()*+,-./:;<=>?@[]^_`{|}~"
 """Characters that the binary mode does not encode; quotes and per cent signs are."""
-_KNOWN_TEXTS: Final = 4096
+_NO_PROPERTIES: Final = MessageProperties()
 _JSON_BEGINS: Final = frozenset(bytes((each,)) for each in b'{["-0123456789tfn \t\r\n')
 """The bytes with which a JSON text may begin."""
 
@@ -32,16 +32,8 @@ def event_json(message: OutboxMessage, log: str) -> bytes:
     properties = _properties(message)
     if (properties.content_type or "").startswith(STRUCTURED) and _is_event(message.payload):
         return message.payload
-    attributes = _attributes(message, log, properties)
-    payload, kind = message.payload, attributes["datacontenttype"]
-    if _is_json(kind) and _loads(payload) is not None:
-        return orjson.dumps({**attributes, "data": orjson.Fragment(payload)})
-    if not _is_json(kind) and (kind.startswith("text/") or properties.payload_format):
-        try:
-            return orjson.dumps({**attributes, "data": payload.decode()})
-        except UnicodeDecodeError:
-            pass
-    return orjson.dumps({**attributes, "data_base64": base64.b64encode(payload).decode()})
+    kind, data = _content(message.payload, properties)
+    return orjson.dumps({**_attributes(message, log, properties, kind), **data})
 
 
 class EventEncoder:
@@ -55,7 +47,7 @@ class EventEncoder:
         self._head = b'{"specversion":"1.0","id":' + orjson.dumps(f"{log}/")[:-1]
         source = orjson.dumps(f"urn:foldmq:log:{log}")
         self._middle = b'","source":%b,"type":"foldmq.message.published","subject":' % source
-        self._texts: dict[str, bytes] = {}
+        self._texts = TextCache(orjson.dumps)
         """Topics and client identifiers as JSON."""
         self._time_ms, self._time = -1, b""
 
@@ -65,39 +57,37 @@ class EventEncoder:
             return event_json(message, self._log)
         if message.time_ms != self._time_ms:
             self._time_ms, self._time = message.time_ms, _time(message.time_ms).encode()
-        topic, payload = self._text(message.topic), message.payload
-        kind, data = _data_json(payload)
+        topic, payload = self._texts[message.topic], message.payload
+        kind, member = _content(payload, _NO_PROPERTIES)
+        data = orjson.dumps(member)[1:-1]
         return b'%b%b%b%b,"time":"%b","datacontenttype":"%b","mqttqos":%d,"mqttretain":%b' % (
             *(self._head, format_position(message.position).encode(), self._middle, topic),
-            *(self._time, kind, message.qos, b"true" if message.retain else b"false"),
-        ) + b',"mqttclient":%b,"partitionkey":%b,%b}' % (self._text(message.client), topic, data)
-
-    def _text(self, text: str) -> bytes:
-        known = self._texts.get(text)
-        if known is None:
-            if len(self._texts) >= _KNOWN_TEXTS:
-                self._texts.clear()
-            known = orjson.dumps(text)
-            if len(text) < LONG:
-                self._texts[text] = known
-        return known
+            *(self._time, kind.encode(), message.qos, b"true" if message.retain else b"false"),
+        ) + b',"mqttclient":%b,"partitionkey":%b,%b}' % (self._texts[message.client], topic, data)
 
 
-def _data_json(payload: bytes) -> tuple[bytes, bytes]:
-    """Return the content type of a payload without properties, and its member of the event."""
-    if payload[:1] in _JSON_BEGINS and _loads(payload) is not None:
-        return _JSON.encode(), b'"data":' + payload
-    try:
-        return _TEXT.encode(), b'"data":' + orjson.dumps(payload.decode())
-    except UnicodeDecodeError:
-        encoded = binascii.b2a_base64(payload, newline=False)
-        return _BINARY.encode(), b'"data_base64":"%b"' % encoded
+def _content(payload: bytes, properties: MessageProperties) -> tuple[str, dict[str, Any]]:
+    """Return the content type of a payload, and its member of the event.
+
+    Without a type in its properties it is that of JSON, of text, or of bytes.
+    """
+    kind = properties.content_type
+    may_be_json = _is_json(kind) if kind else payload[:1] in _JSON_BEGINS
+    if may_be_json and _loads(payload) is not None:
+        return kind or _JSON, {"data": orjson.Fragment(payload)}
+    is_text = kind and (kind.startswith("text/") or properties.payload_format)
+    if not kind or (is_text and not may_be_json):
+        with contextlib.suppress(UnicodeDecodeError):
+            return kind or _TEXT, {"data": payload.decode()}
+    return kind or _BINARY, {"data_base64": base64.b64encode(payload).decode()}
 
 
 def event_headers(message: OutboxMessage, log: str) -> dict[str, str]:
     """Return the headers of a message in the binary mode; the body is its payload."""
-    attributes = _attributes(message, log, _properties(message))
-    kind = attributes.pop("datacontenttype")
+    properties = _properties(message)
+    kind, _ = _content(message.payload, properties)
+    attributes = _attributes(message, log, properties, kind)
+    del attributes["datacontenttype"]
     headers = {"Content-Type": kind if kind.isascii() and kind.isprintable() else _BINARY}
     for name, value in attributes.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -105,7 +95,9 @@ def event_headers(message: OutboxMessage, log: str) -> dict[str, str]:
     return headers
 
 
-def _attributes(message: OutboxMessage, log: str, properties: MessageProperties) -> dict[str, Any]:
+def _attributes(
+    message: OutboxMessage, log: str, properties: MessageProperties, kind: str
+) -> dict[str, Any]:
     user = dict(properties.user)
     attributes: dict[str, Any] = {
         "specversion": "1.0",
@@ -114,7 +106,7 @@ def _attributes(message: OutboxMessage, log: str, properties: MessageProperties)
         "type": "foldmq.message.published",
         "subject": message.topic,
         "time": _time(message.time_ms),
-        "datacontenttype": properties.content_type or _kind_of(message.payload),
+        "datacontenttype": kind,
         "mqttqos": message.qos,
         "mqttretain": message.retain,
         "mqttclient": message.client,
@@ -128,23 +120,12 @@ def _attributes(message: OutboxMessage, log: str, properties: MessageProperties)
             for name, value in user.items()
             if name.isascii() and name.isalnum() and name == name.lower() and value
         }
-        return {**own, "datacontenttype": attributes["datacontenttype"]}
+        return {**own, "datacontenttype": kind}
     return attributes
 
 
 def _properties(message: OutboxMessage) -> MessageProperties:
-    return decode_message_properties(message.block) if message.block else MessageProperties()
-
-
-def _kind_of(payload: bytes) -> str:
-    """Return the content type of a payload without one: JSON, text, or bytes."""
-    if _loads(payload) is not None:
-        return _JSON
-    try:
-        payload.decode()
-    except UnicodeDecodeError:
-        return _BINARY
-    return _TEXT
+    return decode_message_properties(message.block) if message.block else _NO_PROPERTIES
 
 
 def _is_json(kind: str) -> bool:

@@ -16,7 +16,7 @@ import aiohttp
 
 from eventstore.display import escaped
 from eventstore.edited_files import client_context
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.cloud_events import BATCH, STRUCTURED, EventEncoder, event_headers
 from outbox.sinks.secret_files import usable_files
@@ -51,13 +51,12 @@ class HttpSink:
         self._tls: ssl.SSLContext | bool = True
         self._session: aiohttp.ClientSession | None = None
 
-    async def open(self, about: Destination) -> Position | None:
-        """Prepare a client; the server keeps no cursor."""
+    async def open(self, about: Destination) -> None:
+        """Prepare a client."""
         self._log, self._events = about.log, EventEncoder(about.log)
         await self.close()
         with usable_files("ca_file"):
             self._tls = _tls(self._options)
-        return None
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Post a batch; returns when the server has answered with success."""
@@ -133,8 +132,8 @@ def webhook_id(log: str, batch: Sequence[OutboxMessage]) -> str:
     Positions are written with a hyphen, since a dot separates the signed parts.
     """
     ends = (batch[0].position, batch[-1].position)
-    first, last = (f"{at >> INDEX_BITS}-{at & MAX_INDEX}" for at in ends)
-    return f"{log}_{first}_{last}"
+    first, final = (f"{at >> INDEX_BITS}-{at & MAX_INDEX}" for at in ends)
+    return f"{log}_{first}_{final}"
 
 
 def judge(

@@ -59,12 +59,11 @@ class KafkaSink:
         self._stored: set[Position] = set()
         """Acknowledged messages of a batch of which others were refused."""
 
-    async def open(self, about: Destination) -> Position | None:
-        """Prepare; Kafka keeps no cursor."""
+    async def open(self, about: Destination) -> None:
+        """Prepare."""
         self._log = about.log
         self._stored.clear()
         await self.close()
-        return None
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Return when the cluster has acknowledged every message."""
@@ -147,7 +146,7 @@ class KafkaSink:
 
 def producer_options(options: KafkaOptions) -> dict[str, Any]:
     """Return the properties of librdkafka. Raises OSError and ValueError for the password."""
-    given: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "bootstrap.servers": ",".join(options.servers),
         "client.id": "foldmq",
         "enable.idempotence": True,
@@ -155,10 +154,10 @@ def producer_options(options: KafkaOptions) -> dict[str, Any]:
         "log_level": 0,
     }
     if options.ca_file is not None:
-        given["ssl.ca.location"] = str(options.ca_file)
+        properties["ssl.ca.location"] = str(options.ca_file)
     if options.password_file is not None:
-        given["sasl.password"] = read_token(options.password_file.read_text("utf-8"))
-    return given | dict(options.options)
+        properties["sasl.password"] = read_token(options.password_file.read_text("utf-8"))
+    return properties | dict(options.options)
 
 
 def check_properties(properties: Mapping[str, Any], *, has_password: bool = False) -> str:

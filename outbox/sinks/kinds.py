@@ -66,9 +66,11 @@ def make_otlp_sink(settings: Mapping[str, Any], signal: str = "traces") -> OtlpS
 def _options_of(kind: str, settings: Mapping[str, Any]) -> Any:
     """Return the options of a kind from those settings that have the names of its fields."""
     options = getattr(import_module(f"outbox.sinks.{kind}"), f"{kind.title()}Options")
-    given = {each.name: settings[each.name] for each in fields(options) if each.name in settings}
-    paths = {name: Path(given[name]) for name in _PATHS & given.keys() if given[name] is not None}
-    return options(**given | paths)
+    values = {each.name: settings[each.name] for each in fields(options) if each.name in settings}
+    paths = {
+        name: Path(values[name]) for name in _PATHS & values.keys() if values[name] is not None
+    }
+    return options(**values | paths)
 
 
 def _make(kind: str, settings: Mapping[str, Any]) -> Sink:

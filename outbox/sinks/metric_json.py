@@ -15,11 +15,11 @@ def metric_objects(
 ) -> list[dict[str, Any]]:
     """Return the metrics that are known in a status; times are Unix time in milliseconds."""
     times = {"startTimeUnixNano": str(started_ms * _MS), "timeUnixNano": str(now_ms * _MS)}
-    found = []
+    objects = []
     for metric in metrics:
         reading = metric.reading(status)
         if reading is not None:
-            found.append(
+            objects.append(
                 {
                     # A collector that writes them for Prometheus appends the suffix again.
                     "name": metric.name.removesuffix("_total"),
@@ -27,7 +27,7 @@ def metric_objects(
                     **_data(metric, reading, times),
                 }
             )
-    return found
+    return objects
 
 
 def _data(metric: Metric, reading: Any, times: dict[str, str]) -> dict[str, Any]:

@@ -162,13 +162,13 @@ class TracedMessages(DueMessages):
         spans: list[OutboxMessage] = []
         for ref in sorted({*refs}):
             fold = self._new_fold(ref - 1)
-            last = await self._end.reach(sequence_of(ref))
+            end = await self._end.reach(sequence_of(ref))
             exported: list[OutboxMessage] = []
             async with contextlib.aclosing(self._turns(sequence_of(ref))) as turns:
                 with contextlib.suppress(CursorLost):
                     async for parts in turns:
                         exported += fold.take(parts) if parts else ()
-                        if fold.through >= ref or not parts or parts[-1].sequence >= last:
+                        if fold.through >= ref or not parts or parts[-1].sequence >= end:
                             break
             spans += [each for each in [*exported, *fold.finish()] if each.position == ref]
         return spans

@@ -19,7 +19,7 @@ import orjson
 
 from eventstore.display import escaped
 from eventstore.edited_files import client_context
-from eventstore.format.positions import INDEX_BITS, MAX_INDEX, Position
+from eventstore.format.positions import INDEX_BITS, MAX_INDEX
 from outbox.sink import Destination, OutboxMessage, RefusedMessages, TryAgain
 from outbox.sinks.secret_files import usable_files
 from outbox.sinks.webhook_signature import read_token
@@ -76,7 +76,7 @@ class PostgresSink:
         self._names = ("", "")
         self._connection: Any = None
 
-    async def open(self, about: Destination) -> Position | None:
+    async def open(self, about: Destination) -> None:
         """Connect, and create the tables if they are missing.
 
         The log is read from its own cursor on: what the table has already is recognised.
@@ -84,7 +84,6 @@ class PostgresSink:
         self._names = (about.log, about.name)
         await self.close()
         await self._connect()
-        return None
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Return when a batch is committed."""
@@ -177,15 +176,15 @@ class PostgresSink:
         if through is None:
             raise TryAgain(f"{_CURSOR} has no row of this sink any more")
         pairs = zip(batch, rows, strict=True)
-        known = [row for message, row in pairs if message.at <= through or not copy]
-        if known:
+        old = [row for message, row in pairs if message.at <= through or not copy]
+        if old:
             places = ", ".join(f"${number}" for number in range(1, len(_COLUMNS) + 1))
             await connection.executemany(
                 f"INSERT INTO {self._quoted} ({', '.join(_COLUMNS)}) VALUES ({places}) "  # noqa: S608
                 f"ON CONFLICT ({', '.join(_KEY)}) DO NOTHING",
-                known,
+                old,
             )
-        fresh = rows[len(known) :]
+        fresh = rows[len(old) :]
         if fresh:
             await connection.copy_records_to_table(
                 self._table,

@@ -68,13 +68,12 @@ class PythonSink:
         self._answered: dict[Position, str | None] = {}
         """Why messages are refused, None if stored, while refusals of their batch are recorded."""
 
-    async def open(self, about: Destination) -> Position | None:
-        """Start the process; it keeps no cursor."""
+    async def open(self, about: Destination) -> None:
+        """Start the process."""
         self._name, self._log = about.name, about.log
         self._answered = {}
         await self.close()
         await self._start()
-        return None
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         """Return when the class has stored a batch."""
@@ -147,7 +146,7 @@ class PythonSink:
         ``sealed``: the text of an exception is not repeated, for it may quote the content.
         """
         seconds = self._options.timeout
-        done = False
+        is_done = False
         try:
             async with asyncio.timeout(seconds):
                 self._writer.writelines((SIZES.pack(len(head), len(body)), head, body))
@@ -155,15 +154,15 @@ class PythonSink:
                 sizes = await self._reader.readexactly(SIZES.size)
                 size = min(SIZES.unpack(sizes)[0], _LARGEST_ANSWER)
                 answer: dict[str, Any] = orjson.loads(await self._reader.readexactly(size))
-            done = not {"wrong", "failed"} & answer.keys()
+            is_done = not {"wrong", "failed"} & answer.keys()
         except TimeoutError:
             raise TryAgain(f"{self._options.target} did not return within {seconds:g} s") from None
         except (OSError, EOFError, ValueError, RuntimeError):  # the last one from uvloop
             raise TryAgain(f"its process ended: {await self._ended()}") from None
         finally:
-            if not done:
+            if not is_done:
                 await self._end()
-        if not done:
+        if not is_done:
             reason = answer.get("wrong") or answer["failed"]
             if sealed:
                 reason = reason.partition(":")[0]
@@ -207,7 +206,7 @@ def check_target(options: PythonOptions) -> str:
         "options": dict(options.options),
     }
     try:
-        done = subprocess.run(  # noqa: S603 - the operator names the class
+        process = subprocess.run(  # noqa: S603 - the operator names the class
             [sys.executable, "-P", "-c", _CODE.format("check_class")],
             input=orjson.dumps(request),  # not arguments, which all users of the machine can see
             capture_output=True,
@@ -220,10 +219,10 @@ def check_target(options: PythonOptions) -> str:
         return f"its module was not imported within {_CHECK_SECONDS:g} s"
     except OSError as error:
         return f"directory: {error.strerror}"
-    if done.returncode == 0:
+    if process.returncode == 0:
         return ""
-    lines = done.stderr.decode("utf-8", "replace").splitlines()
-    return escaped(lines[-1], _REASON) if lines else f"exit {done.returncode}"
+    lines = process.stderr.decode("utf-8", "replace").splitlines()
+    return escaped(lines[-1], _REASON) if lines else f"exit {process.returncode}"
 
 
 def _directory(options: PythonOptions) -> str | None:
@@ -245,18 +244,18 @@ def _frame(batch: Sequence[OutboxMessage]) -> tuple[bytes, bytes]:
 
 def _environment() -> dict[str, str]:
     """Return the environment without the broker's settings, which may be secrets."""
-    given = {key: value for key, value in os.environ.items() if not key.startswith("FOLDMQ_")}
-    return given | {"PYTHONUNBUFFERED": "1"}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("FOLDMQ_")}
+    return variables | {"PYTHONUNBUFFERED": "1"}
 
 
 async def _log_output(name: str, stream: asyncio.StreamReader) -> None:
     """Log what the class prints, within bounds."""
     clock = asyncio.get_running_loop().time
-    begun, count, rest = clock(), 0, b""
+    begun, count, remainder = clock(), 0, b""
     while piece := await stream.read(_OUTPUT_PIECE):
-        *lines, rest = (rest + piece).split(b"\n")
-        if len(rest) > _OUTPUT_PIECE:
-            lines, rest = [*lines, rest], b""
+        *lines, remainder = (remainder + piece).split(b"\n")
+        if len(remainder) > _OUTPUT_PIECE:
+            lines, remainder = [*lines, remainder], b""
         if clock() - begun > _OUTPUT_SECONDS:
             begun, count = clock(), 0
         for line in lines[: _OUTPUT_LINES - count]:

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from outbox.selection import LONG
+from outbox.selection import LONG, TextCache
 from protocol.mqtt.message_properties import properties_object
 
 SERVER, PRODUCER = 2, 4
@@ -18,7 +18,8 @@ _ERROR = 2
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KNOWN: Final = 8192
-"""Texts and attributes that are encoded once."""
+"""Attributes that are encoded once."""
+_NAMES: Final = TextCache(orjson.dumps)
 
 
 class Context(NamedTuple):
@@ -65,21 +66,12 @@ def span_json(
         b'{"traceId":"%b","spanId":"%b","name":%b,"kind":%d,'
         b'"startTimeUnixNano":"%d","endTimeUnixNano":"%d","attributes":[%b]%b%b'
     ) % (
-        *(ids[0].encode(), ids[1].encode(), _text_json(name), kind),
+        *(ids[0].encode(), ids[1].encode(), _NAMES[name], kind),
         *(start, max(start, end), about),
         b',"parentSpanId":"%b"' % ids[2].encode() if ids[2] else b"",
         status,
     )
     return b'%b,"events":[%b]' % (span, b",".join(events)) if events else span
-
-
-def _text_json(text: str) -> bytes:
-    return orjson.dumps(text) if len(text) >= LONG else _known_text(text)
-
-
-@lru_cache(_KNOWN)
-def _known_text(text: str) -> bytes:
-    return orjson.dumps(text)
 
 
 def attribute_json(key: str, value: bool | int | str) -> bytes:

@@ -33,7 +33,7 @@ from eventstore.format.events import (
 )
 from eventstore.format.positions import format_position, from_runs, position
 from eventstore.reading.publications import awaits_release
-from outbox.selection import LONG
+from outbox.selection import TextCache
 from outbox.sink import OutboxMessage
 from outbox.sinks.span_json import (
     PRODUCER,
@@ -59,7 +59,6 @@ _MOST_OPEN: Final = 50_000
 """Number of open messages, open deliveries and kept spans from which on the oldest messages are
 exported as unfinished."""
 _MOST_EVENTS: Final = 32
-_KNOWN_TOPICS: Final = 4096
 _SHARE: Final = "$share/"
 _PROTOCOL: Final = b"".join(
     attribute_json(key, "mqtt") + b"," for key in ("messaging.system", "network.protocol.name")
@@ -164,14 +163,9 @@ class SpanFold:
         self._assigned: list[tuple[_Delivery, int]] = []
         """Deliveries assigned in this turn, with the number of their events before."""
         self._touched: dict[_Trace, None] = {}
-        self._templates: dict[str, str] = {}
+        self._templates = TextCache(self._template)
         self._out: list[OutboxMessage] = []
         self._time_ms = self._stored_ns = 0
-
-    @property
-    def idle(self) -> bool:
-        """Whether no message is open."""
-        return not self._traces
 
     def take(self, parts: Sequence[Record]) -> list[OutboxMessage]:
         """Fold a turn; return the spans that end with it."""
@@ -257,7 +251,7 @@ class SpanFold:
         sampled = drawn if context is None else context.sampled
         if not sampled and not self._options.by_outcome:
             return None
-        template = self._template(topic)
+        template = self._templates[topic]
         about = b'%b,%b{"key":"messaging.message.id","value":{"stringValue":%b}},%b' % (
             _PROTOCOL + attribute_json("messaging.destination.name", topic),
             attribute_json("messaging.destination.template", template) + b"," if template else b"",
@@ -278,14 +272,7 @@ class SpanFold:
         return trace
 
     def _template(self, topic: str) -> str:
-        known = self._templates.get(topic)
-        if known is None:
-            if len(self._templates) >= _KNOWN_TOPICS:
-                self._templates.clear()
-            known = next((each for each in self._options.templates if matches(each, topic)), "")
-            if len(topic) < LONG:
-                self._templates[topic] = known
-        return known
+        return next((each for each in self._options.templates if matches(each, topic)), "")
 
     def settled(self, event: Released | InboundReplaced, _at: Position, _record: Record) -> None:
         """End the publishing of messages at QoS 2: they take effect, or never will."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, Self
 
@@ -163,7 +163,7 @@ class Place:
             count_dropped=self._dropped,
             state=SimpleNamespace(destinations={}),
         )
-        self.bridge_supervisor = BridgeSupervisor(node, BridgeOptions(Mapping()))
+        self.bridge = BridgeSupervisor(node, BridgeOptions(Mapping()))
 
     def _dropped(self, reason: str, count: int) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + count
@@ -175,14 +175,14 @@ class Place:
     def publish(self, qos: int = 0, client: str = "c") -> None:
         content = StoredMessages(1, [b"a", b"b"], [b"", b""], 0, publishers=(client,))
         if qos:
-            self.bridge_supervisor.recorded(qos, content, (1, 2), 1)
+            self.bridge.recorded(qos, content, (1, 2), 1)
             return
         batch = Batch(qos, content.topics, content.payloads, ())
-        self.bridge_supervisor.published(Publication(client, batch, content))
+        self.bridge.published(Publication(client, batch, content))
 
 
 @pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Place:
+async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
     actors: list[Actor] = []
     log = Log()
     FakeLink.outcomes, FakeLink.opened = [], []
@@ -191,19 +191,21 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
     monkeypatch.setattr(module, "_log", log)
     monkeypatch.setattr(module, "_AT_ONCE", 0.05)
     monkeypatch.setattr(module, "_DIAL_AGAIN", 0)
-    return Place(log, actors)
+    made = Place(log, actors)
+    yield made
+    await made.bridge.stop()
 
 
 # ------------------------------------------------------------------ connecting
 
 
 async def test_a_reachable_server_is_connected_at_once(place: Place) -> None:
-    place.bridge_supervisor.added("one", "a")
-    await place.bridge_supervisor.start(ACCESS)
+    place.bridge.added("one", "a")
+    await place.bridge.start(ACCESS)
     assert [actor.began for actor in place.actors] == [1]
     assert list(place.link.subscribed.values()) == [b"a"]
     assert place.log.lines == []
-    await place.bridge_supervisor.stop()
+    await place.bridge.stop()
     assert place.actors[0].ended == ["settled", "broker_stopped"]
     assert place.link.closed
 
@@ -211,26 +213,24 @@ async def test_a_reachable_server_is_connected_at_once(place: Place) -> None:
 async def test_a_server_that_is_away_is_not_waited_for(place: Place) -> None:
     there = asyncio.Event()
     FakeLink.outcomes = [there]
-    await place.bridge_supervisor.start(ACCESS)
+    await place.bridge.start(ACCESS)
     assert place.actors == []
     there.set()
     while not place.actors:  # noqa: ASYNC110 - of any kind
         await asyncio.sleep(0)
-    await place.bridge_supervisor.stop()
 
 
 async def test_an_attempt_ends_with_the_broker(place: Place) -> None:
     FakeLink.outcomes = [asyncio.Event()]
-    await place.bridge_supervisor.start(ACCESS)
-    await place.bridge_supervisor.stop()
+    await place.bridge.start(ACCESS)
+    await place.bridge.stop()
     assert FakeLink.opened == []
 
 
 async def test_impossible_options_are_refused_at_once(place: Place) -> None:
     FakeLink.outcomes = [BadNatsOptions("no such file")]
     with pytest.raises(BadNatsOptions, match="no such file"):
-        await place.bridge_supervisor.start(ACCESS)
-    await place.bridge_supervisor.stop()
+        await place.bridge.start(ACCESS)
 
 
 async def test_each_connection_error_is_logged_once(place: Place) -> None:
@@ -242,7 +242,7 @@ async def test_each_connection_error_is_logged_once(place: Place) -> None:
         RuntimeError("odd\x1b[31m"),
         NatsUnavailable("refused"),
     ]
-    await place.bridge_supervisor.start(ACCESS)
+    await place.bridge.start(ACCESS)
     while not place.actors:  # noqa: ASYNC110 - of any kind
         await asyncio.sleep(0)
     assert place.log.lines == [
@@ -251,7 +251,6 @@ async def test_each_connection_error_is_logged_once(place: Place) -> None:
         "bridge: too old; trying again",
         "bridge: connected to NATS",
     ]
-    await place.bridge_supervisor.stop()
 
 
 async def test_options_that_become_invalid_are_logged(place: Place) -> None:
@@ -261,7 +260,7 @@ async def test_options_that_become_invalid_are_logged(place: Place) -> None:
             raise BadNatsOptions("no such file any more")
 
     FakeLink.outcomes = [attempt := Attempt()]
-    await place.bridge_supervisor.start(ACCESS)
+    await place.bridge.start(ACCESS)
     attempt.set()
     while not place.actors:  # noqa: ASYNC110 - of any kind
         await asyncio.sleep(0)
@@ -269,23 +268,22 @@ async def test_options_that_become_invalid_are_logged(place: Place) -> None:
         "bridge: no such file any more; trying again",
         "bridge: connected to NATS",
     ]
-    await place.bridge_supervisor.stop()
 
 
 # ------------------------------------------------------------------ failing
 
 
 async def test_one_that_fails_begins_again_later_and_later(place: Place) -> None:
-    await place.bridge_supervisor.start(ACCESS)
+    await place.bridge.start(ACCESS)
     pauses = []
     for _ in range(8):
-        place.bridge_supervisor.failed(TROUBLE)
+        place.bridge.failed(TROUBLE)
         pauses.append(place.clock.to_next())
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
     assert [actor.began for actor in place.actors] == [1] * 9
     assert [actor.ended for actor in place.actors] == [["failed"]] * 8 + [[]]
     place.clock.now += 60
-    place.bridge_supervisor.failed(TROUBLE)
+    place.bridge.failed(TROUBLE)
     assert place.clock.to_next() == 1
     assert place.log.lines[:2] == [
         "the bridge failed: it restarts in 1 s",
@@ -297,16 +295,15 @@ async def test_one_that_fails_begins_again_later_and_later(place: Place) -> None
         "the bridge failed: it restarts in 1 s",
         "the bridge was restarted",
     ]
-    await place.bridge_supervisor.stop()
 
 
 async def test_a_disabled_bridge_reports_it(place: Place) -> None:
-    place.bridge_supervisor.added("one", "a")
-    await place.bridge_supervisor.start(ACCESS)
+    place.bridge.added("one", "a")
+    await place.bridge.start(ACCESS)
     place.link.reading = False
-    assert place.bridge_supervisor.stats.connected
+    assert place.bridge.stats.connected
     place.publish(1)  # fails
-    assert not place.bridge_supervisor.stats.connected
+    assert not place.bridge.stats.connected
     assert place.link.subscribed == {}
     assert place.link.reading
     assert place.dropped == {}
@@ -316,24 +313,22 @@ async def test_a_disabled_bridge_reports_it(place: Place) -> None:
     assert place.dropped == {"bridge_unavailable": 2}
     place.publish(0, "c")
     assert place.dropped == {"bridge_unavailable": 4}
-    place.bridge_supervisor.added("one", "b")
-    place.bridge_supervisor.removed("one", "a")
+    place.bridge.added("one", "b")
+    place.bridge.removed("one", "a")
     assert place.link.subscribed == {}
     place.clock.to_next()
-    assert place.bridge_supervisor.stats.connected
+    assert place.bridge.stats.connected
     assert list(place.link.subscribed.values()) == [b"b"]
-    await place.bridge_supervisor.stop()
 
 
 async def test_only_one_bridge_runs_at_a_time(place: Place) -> None:
-    await place.bridge_supervisor.start(ACCESS)
-    place.bridge_supervisor.failed(TROUBLE)
-    place.bridge_supervisor.failed(TROUBLE)  # of the one that is gone
+    await place.bridge.start(ACCESS)
+    place.bridge.failed(TROUBLE)
+    place.bridge.failed(TROUBLE)  # of the one that is gone
     assert len(place.clock.timers) == 1
     place.clock.to_next()
-    place.bridge_supervisor._begin()
+    place.bridge._begin()
     assert len(place.actors) == 2
-    await place.bridge_supervisor.stop()
 
 
 async def test_a_failed_start_is_retried(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,39 +337,37 @@ async def test_a_failed_start_is_retried(place: Place, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patched:
         patched.setattr(Actor, "begin", fail)
-        await place.bridge_supervisor.start(ACCESS)
-    assert not place.bridge_supervisor.stats.connected
+        await place.bridge.start(ACCESS)
+    assert not place.bridge.stats.connected
     place.clock.to_next()
     assert [actor.began for actor in place.actors] == [0, 1]
-    await place.bridge_supervisor.stop()
 
 
 @pytest.mark.parametrize("what", ["added", "removed"])
 async def test_subscribers_do_not_notice_a_bridge_failure(
     place: Place, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    await place.bridge_supervisor.start(ACCESS)
+    await place.bridge.start(ACCESS)
     if what == "removed":
-        place.bridge_supervisor.added("one", "a")
+        place.bridge.added("one", "a")
 
     def fail(*_about: object) -> None:
         raise TROUBLE
 
     with monkeypatch.context() as patched:
         patched.setattr(FakeLink, "fence", fail)
-        getattr(place.bridge_supervisor, what)("one", "a")
+        getattr(place.bridge, what)("one", "a")
     assert place.log.lines == ["the bridge failed: it restarts in 1 s"]
     place.clock.to_next()
     assert place.actors[1].began == 1
     assert list(place.link.subscribed.values()) == ([b"a"] if what == "added" else [])
-    await place.bridge_supervisor.stop()
 
 
 async def test_events_of_the_connection(place: Place) -> None:
-    place.bridge_supervisor.added("one", "#")
-    place.bridge_supervisor.added("one", "a")
-    await place.bridge_supervisor.start(ACCESS)
-    tell, interest = place.link.callbacks, place.bridge_supervisor.interest
+    place.bridge.added("one", "#")
+    place.bridge.added("one", "a")
+    await place.bridge.start(ACCESS)
+    tell, interest = place.link.callbacks, place.bridge.interest
     for _ in range(2):
         assert len(interest.place(b"a").sids) == 2
         tell["on_refused"](">")
@@ -385,4 +378,3 @@ async def test_events_of_the_connection(place: Place) -> None:
     assert [type(message) for message in place.actors[0].told] == [Disconnected, Connected] * 2
     back = "bridge: connected to NATS again"
     assert place.log.lines == [back, back, "bridge: NATS at h: no"]
-    await place.bridge_supervisor.stop()

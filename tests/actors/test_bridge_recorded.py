@@ -101,91 +101,76 @@ async def _until(reached: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_new_messages_come_from_memory() -> None:
-    async def run() -> None:
-        broker = Broker()
-        broker.recorded.start()
-        await _turns()
-        broker.publish()
-        broker.publish()
-        assert broker.sent == []
-        broker.commit()
-        assert (broker.sent, broker.reads, broker.recorded.behind) == ([1, 2], [], False)
-        assert broker.recorded.settled() == position(2, 0)
-
-    asyncio.run(run())
+async def test_new_messages_come_from_memory() -> None:
+    broker = Broker()
+    broker.recorded.start()
+    await _turns()
+    broker.publish()
+    broker.publish()
+    assert broker.sent == []
+    broker.commit()
+    assert (broker.sent, broker.reads, broker.recorded.behind) == ([1, 2], [], False)
+    assert broker.recorded.settled() == position(2, 0)
 
 
 @pytest.mark.parametrize("bound", ["_MOST_WAITING", "_MOST_WAITING_BYTES"])
-def test_what_memory_has_no_room_for_is_read_from_the_log(
+async def test_what_memory_has_no_room_for_is_read_from_the_log(
     bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        monkeypatch.setattr(module, bound, 2)
-        broker = Broker()
-        broker.recorded.start()
-        await _turns()
-        for _ in range(5):
-            broker.publish()
-        broker.commit()
-        await _until(lambda: not broker.recorded.behind)
-        assert broker.sent == [1, 2, 3, 4, 5]
-        assert broker.reads[0][0] == 1
+    monkeypatch.setattr(module, bound, 2)
+    broker = Broker()
+    broker.recorded.start()
+    await _turns()
+    for _ in range(5):
+        broker.publish()
+    broker.commit()
+    await _until(lambda: not broker.recorded.behind)
+    assert broker.sent == [1, 2, 3, 4, 5]
+    assert broker.reads[0][0] == 1
+    broker.publish()
+    broker.commit()
+    assert broker.sent[-1] == 6
+
+
+async def test_nats_that_has_no_room_gets_each_message_once_later() -> None:
+    broker = Broker()
+    broker.recorded.start()
+    await _turns()
+    broker.has_room = False
+    for _ in range(3):
         broker.publish()
         broker.commit()
-        assert broker.sent[-1] == 6
-
-    asyncio.run(run())
-
-
-def test_nats_that_has_no_room_gets_each_message_once_later() -> None:
-    async def run() -> None:
-        broker = Broker()
-        broker.recorded.start()
-        await _turns()
-        broker.has_room = False
-        for _ in range(3):
-            broker.publish()
-            broker.commit()
-        await _turns()
-        assert (broker.sent, broker.recorded.behind) == ([], True)
-        broker.has_room = True
-        await _until(lambda: not broker.recorded.behind)
-        assert (broker.sent, broker.reads) == ([1, 2, 3], [])
-
-    asyncio.run(run())
+    await _turns()
+    assert (broker.sent, broker.recorded.behind) == ([], True)
+    broker.has_room = True
+    await _until(lambda: not broker.recorded.behind)
+    assert (broker.sent, broker.reads) == ([1, 2, 3], [])
 
 
 @pytest.mark.parametrize("behind", [False, True])
-def test_a_paused_bridge_sends_nothing_until_it_goes_on(behind: bool) -> None:
-    async def run() -> None:
-        broker = Broker(last=3 if behind else 0)
-        broker.destinations["nats"].paused = True
-        broker.recorded.start()
-        await _turns()
-        broker.publish()
-        broker.commit()
-        await _turns()
-        assert broker.sent == []
-        broker.destinations["nats"].paused = False
-        await _until(lambda: not broker.recorded.behind)
-        assert broker.sent == [*range(1, broker.last + 1)]
-
-    asyncio.run(run())
+async def test_a_paused_bridge_sends_nothing_until_it_goes_on(behind: bool) -> None:
+    broker = Broker(last=3 if behind else 0)
+    broker.destinations["nats"].paused = True
+    broker.recorded.start()
+    await _turns()
+    broker.publish()
+    broker.commit()
+    await _turns()
+    assert broker.sent == []
+    broker.destinations["nats"].paused = False
+    await _until(lambda: not broker.recorded.behind)
+    assert broker.sent == [*range(1, broker.last + 1)]
 
 
-def test_messages_that_an_operator_skipped_are_not_sent() -> None:
-    async def run() -> None:
-        broker = Broker(last=5)
-        broker.destinations["nats"].paused = True
-        broker.recorded.start()
-        await _turns()
-        broker.destinations["nats"].through = position(4, 0) - 1
-        broker.destinations["nats"].paused = False
-        await _until(lambda: not broker.recorded.behind)
-        assert broker.sent == [4, 5]
-
-    asyncio.run(run())
+async def test_messages_that_an_operator_skipped_are_not_sent() -> None:
+    broker = Broker(last=5)
+    broker.destinations["nats"].paused = True
+    broker.recorded.start()
+    await _turns()
+    broker.destinations["nats"].through = position(4, 0) - 1
+    broker.destinations["nats"].paused = False
+    await _until(lambda: not broker.recorded.behind)
+    assert broker.sent == [4, 5]
 
 
 async def _stopped_during_a_read(broker: Broker) -> None:
@@ -208,13 +193,10 @@ async def _started_again(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("then", [_stopped_during_a_read, _started_again])
-def test_one_task_at_a_time_reads_the_log(then: Callable[[Broker], Awaitable[None]]) -> None:
-    async def run() -> None:
-        broker = Broker(last=4)
-        broker.answers.clear()
-        broker.recorded.start()
-        await _turns(3)
-        await then(broker)
-        assert broker.failures == []
-
-    asyncio.run(run())
+async def test_one_task_at_a_time_reads_the_log(then: Callable[[Broker], Awaitable[None]]) -> None:
+    broker = Broker(last=4)
+    broker.answers.clear()
+    broker.recorded.start()
+    await _turns(3)
+    await then(broker)
+    assert broker.failures == []

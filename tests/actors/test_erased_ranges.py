@@ -1,7 +1,7 @@
 """Ranges of messages that were erased before NATS had them."""
 
-from actors.bridge import erased_ranges
-from actors.bridge.erased_ranges import ErasedRanges
+from actors.bridge import bridge
+from actors.bridge.bridge import ErasedRanges
 
 
 def test_a_range_ends_at_a_message_that_is_sent_and_at_a_cursor() -> None:
@@ -27,9 +27,9 @@ def test_messages_of_several_prefixes_are_ranges_of_their_own() -> None:
 
 
 def test_many_are_taken_in_parts() -> None:
-    ranges, most = ErasedRanges(), erased_ranges._AT_ONCE
+    ranges, most = ErasedRanges(), bridge._ERASED_AT_ONCE
     for place in range(2, 20 * most + 2, 2):
-        assert ranges.full == (place > erased_ranges._MOST * 2)
+        assert ranges.full == (place > bridge._MOST_ERASED * 2)
         ranges.add(place, follows=False)
     first, through = ranges.take(1 << 40)
     assert (len(first), through) == (most, 2 * most)

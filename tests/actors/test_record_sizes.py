@@ -19,6 +19,7 @@ from actors.maintenance.recovery import applied_limits
 from actors.session.decisions import acknowledgements, queueing, subscribing
 from actors.session.decisions.queueing import DeliveryLimits
 from actors.session.publisher import split_for_records
+from eventstore.format import events, node_events
 from eventstore.format.destination_events import (
     DestinationClosed,
     DestinationOpened,
@@ -33,46 +34,6 @@ from eventstore.format.erasure_events import (
     TopicsKeyed,
 )
 from eventstore.format.event_parsing import Event, LogEvent, entries
-from eventstore.format.events import (
-    Acked,
-    Assigned,
-    Completed,
-    Expired,
-    InboundReplaced,
-    MessagePublished,
-    Queued,
-    Received,
-    Redelivered,
-    Refused,
-    ReplayOpened,
-    ReplayReached,
-    RetainedExpired,
-    Returned,
-    SessionClosed,
-    SessionExpired,
-    SessionOpened,
-    SessionTakenOver,
-    WillArmed,
-    WillCancelled,
-    WillFired,
-)
-from eventstore.format.node_events import (
-    Bridged,
-    BrokerStarted,
-    BrokerStopped,
-    CheckpointBegun,
-    CheckpointCompleted,
-    ClockJumped,
-    Followed,
-    LeaderProved,
-    LogArchived,
-    LogCut,
-    LogEndUnproven,
-    LogSalvaged,
-    OperatorActed,
-    RetainedCleared,
-    WebAccessed,
-)
 from eventstore.format.positions import INDEX_BITS, MAX_INDEX, to_runs
 from eventstore.format.record_size import MIN_RECORD, NAME_BYTES, NAMES, RECORD_OVERHEAD
 from eventstore.format.records import GENESIS
@@ -158,7 +119,7 @@ def snapshots() -> Iterable[Event]:
         for at, (pid, ref) in enumerate(zip(IDS, refs(65_535), strict=True))
     }
     state.inbound = dict(zip(IDS, refs(65_535), strict=True))
-    will = WillArmed(NAME, NAME, 1, True, 0, 0)
+    will = events.WillArmed(NAME, NAME, 1, True, 0, 0)
     node = NodeState()
     node.sessions[NAME] = state
     node.apply(will, MAX_INDEX, 0)
@@ -175,13 +136,13 @@ def published() -> Iterable[Event]:
         sizes, count = list(map(len, part.payloads)), len(part)
         which = [number % 2 for number in range(count)]
         pids = to_runs(part.packet_ids)
-        yield MessagePublished(NAME, 1, False, ["a", "b"], which, pids, sizes, 0, count)
+        yield events.MessagePublished(NAME, 1, False, ["a", "b"], which, pids, sizes, 0, count)
 
 
 def repeated() -> Iterable[Event]:
     node = NodeState()
     for at, topic in enumerate([NAME, *(f"\x01{number}" for number in range(3000))], 1):
-        event = MessagePublished("p", 1, True, [topic], [], [1], 1, 0, 1)
+        event = events.MessagePublished("p", 1, True, [topic], [], [1], 1, 0, 1)
         node.apply(event, at << INDEX_BITS, 0, [b"x"])
     for said in repeat_retained(node, node.retained.topics()):
         yield said.event
@@ -240,38 +201,40 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
     "published": published,
     "session repeated": snapshots,
     "messages repeated": repeated,
-    "acknowledged": lambda: [kind(NAME, to_runs(IDS)) for kind in (Acked, Received, Completed)],
+    "acknowledged": lambda: [
+        kind(NAME, to_runs(IDS)) for kind in (events.Acked, events.Received, events.Completed)
+    ],
     "turn": turn,
-    "sent again": lambda: [Redelivered(NAME, to_runs(IDS), "ack_wait")],
+    "sent again": lambda: [events.Redelivered(NAME, to_runs(IDS), "ack_wait")],
     "retained cleared": lambda: [
-        RetainedCleared(part) for part in subscribing.by_text([NAME] * 500, str)
+        node_events.RetainedCleared(part) for part in subscribing.by_text([NAME] * 500, str)
     ],
     "will": lambda: [
-        WillArmed(NAME, NAME, 2, True, 65_535, NUMBER),
-        WillFired(NAME),
-        WillCancelled(NAME),
-        MessagePublished(NAME, 2, True, [NAME], [], [], 70_000, NUMBER, 1, True),
+        events.WillArmed(NAME, NAME, 2, True, 65_535, NUMBER),
+        events.WillFired(NAME),
+        events.WillCancelled(NAME),
+        events.MessagePublished(NAME, 2, True, [NAME], [], [], 70_000, NUMBER, 1, True),
     ],
     "connected": lambda: [
-        SessionOpened(NAME, True, True, 4, 65_535, NUMBER, "x" * 100, NAME, NUMBER),
-        SessionTakenOver(NAME, NUMBER),
-        SessionClosed(NAME, "broker_stopped", NUMBER),
-        SessionExpired(NAME, "removed"),
+        events.SessionOpened(NAME, True, True, 4, 65_535, NUMBER, "x" * 100, NAME, NUMBER),
+        events.SessionTakenOver(NAME, NUMBER),
+        events.SessionClosed(NAME, "broker_stopped", NUMBER),
+        events.SessionExpired(NAME, "removed"),
     ],
     "level 5": lambda: [
-        Refused(NAME, to_runs(IDS), [0x80, 0x99] * 32_767 + [0x80]),
-        Acked(NAME, to_runs(IDS), reasons=[0x80, 0x99] * 32_767 + [0x80]),
-        Queued(NAME, NAME, 1, refs(4096), 1, expires=refs(4096), behind=NUMBER),
-        Expired(NAME, NAME, refs(4096), NUMBER),
-        Assigned(NAME, NAME, refs(4096), NUMBER),
-        Returned(NAME, NAME, IDS[:4096], refs(4096)),
-        InboundReplaced(NAME, IDS[:4096], refs(4096)),
-        WillArmed(NAME, NAME, 2, True, 131_070, NUMBER, NUMBER, blocks=[65_535]),
-        *(RetainedExpired(part) for part in subscribing.by_text([NAME] * 500, str)),
+        events.Refused(NAME, to_runs(IDS), [0x80, 0x99] * 32_767 + [0x80]),
+        events.Acked(NAME, to_runs(IDS), reasons=[0x80, 0x99] * 32_767 + [0x80]),
+        events.Queued(NAME, NAME, 1, refs(4096), 1, expires=refs(4096), behind=NUMBER),
+        events.Expired(NAME, NAME, refs(4096), NUMBER),
+        events.Assigned(NAME, NAME, refs(4096), NUMBER),
+        events.Returned(NAME, NAME, IDS[:4096], refs(4096)),
+        events.InboundReplaced(NAME, IDS[:4096], refs(4096)),
+        events.WillArmed(NAME, NAME, 2, True, 131_070, NUMBER, NUMBER, blocks=[65_535]),
+        *(events.RetainedExpired(part) for part in subscribing.by_text([NAME] * 500, str)),
     ],
     "replay": lambda: [
-        ReplayOpened(NAME, NAME, VECTOR, start_ms=NUMBER, until=VECTOR, until_ms=NUMBER),
-        ReplayReached(
+        events.ReplayOpened(NAME, NAME, VECTOR, start_ms=NUMBER, until=VECTOR, until_ms=NUMBER),
+        events.ReplayReached(
             NAME,
             NAME,
             VECTOR,
@@ -282,21 +245,21 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         ),
     ],
     "node": lambda: [
-        OperatorActed("remove_session", "\x01" * 256, NAME, NAME),
-        OperatorActed("retry_messages", "\x01" * 256, "n" * 64, refs=refs(10_000)),
-        LogArchived(NUMBER, "0" * 64, "\x01" * 256, "\x01" * 4096),
-        LogCut(NUMBER, "0" * 64, NUMBER, "keep_bytes"),
-        LogSalvaged(
+        node_events.OperatorActed("remove_session", "\x01" * 256, NAME, NAME),
+        node_events.OperatorActed("retry_messages", "\x01" * 256, "n" * 64, refs=refs(10_000)),
+        node_events.LogArchived(NUMBER, "0" * 64, "\x01" * 256, "\x01" * 4096),
+        node_events.LogCut(NUMBER, "0" * 64, NUMBER, "keep_bytes"),
+        node_events.LogSalvaged(
             *(NUMBER, NUMBER, "0" * 64, NUMBER, NUMBER, NUMBER),
             *("\x01" * 4096, "\x01" * 256, "1.2.3", ["\x01" * 256] * 20, NUMBER),
             *(NUMBER, NUMBER),
         ),
-        LogEndUnproven("no_watermark", NUMBER, NUMBER, NUMBER, "\x01" * 4096),
-        CheckpointBegun(NUMBER, epoch=NUMBER),
-        CheckpointCompleted(NUMBER, NUMBER, NUMBER, NUMBER),
-        ClockJumped(NUMBER, "running", NUMBER),
-        Bridged(NUMBER),
-        Followed("n" * 64, NUMBER, "0" * 64, expired=refs(512), erased=refs(512)),
+        node_events.LogEndUnproven("no_watermark", NUMBER, NUMBER, NUMBER, "\x01" * 4096),
+        node_events.CheckpointBegun(NUMBER, epoch=NUMBER),
+        node_events.CheckpointCompleted(NUMBER, NUMBER, NUMBER, NUMBER),
+        node_events.ClockJumped(NUMBER, "running", NUMBER),
+        node_events.Bridged(NUMBER),
+        node_events.Followed("n" * 64, NUMBER, "0" * 64, expired=refs(512), erased=refs(512)),
         DestinationOpened(
             *("n" * 64, "http", NUMBER, ["\x01" * 1024] * 64, "0" * 16, "repeated", "\x01" * 256),
             run=NUMBER,
@@ -329,11 +292,11 @@ EVENTS: dict[str, Callable[[], Iterable[LogEvent]]] = {
         ),
         *many_keys().snapshot(),
         Erased(NUMBER, NUMBER),
-        BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
-        LeaderProved(NUMBER),
+        node_events.BrokerStarted("1.2.3", epoch=NUMBER, leader="n" * 32, cause="stopped"),
+        node_events.LeaderProved(NUMBER),
         limits(),
-        BrokerStopped(),
-        WebAccessed(
+        node_events.BrokerStopped(),
+        node_events.WebAccessed(
             "token_removed",
             "\x01" * 256,
             "\x01" * 256,
@@ -388,8 +351,8 @@ def test_every_event_fits_into_the_smallest_record(name: str) -> None:
     for event in build(name):
         count = entries(event)
         assert count <= MAX_INDEX
-        size = getattr(event, "size", 0) if isinstance(event, WillArmed) else 0
-        if isinstance(event, (MessagePublished, TurnPublished)):
+        size = getattr(event, "size", 0) if isinstance(event, events.WillArmed) else 0
+        if isinstance(event, (events.MessagePublished, TurnPublished)):
             size = event.sizes if isinstance(event.sizes, int) else sum(event.sizes)
         made.append(event, count, [bytes(size)] if size else (), size)
         made.end_turn()
@@ -413,7 +376,7 @@ def test_names_leave_room_for_the_payload(largest: int) -> None:
     assert made.has_room(size, NAME, NAME)
     assert not made.has_room(size + 10_000, NAME, NAME)
     made.append(
-        MessagePublished(NAME, 1, True, [NAME], [], [1], size, 0, 1), 1, [bytes(size)], size
+        events.MessagePublished(NAME, 1, True, [NAME], [], [1], size, 0, 1), 1, [bytes(size)], size
     )
 
 
@@ -422,7 +385,7 @@ def test_what_is_repeated_of_a_session_is_read_back() -> None:
     state = waiting()
     node = NodeState()
     node.sessions[NAME] = state
-    node.apply(WillArmed(NAME, NAME, 1, True, 0, 0), MAX_INDEX, 0)
+    node.apply(events.WillArmed(NAME, NAME, 1, True, 0, 0), MAX_INDEX, 0)
     parts = [orjson.loads(orjson.dumps(part)) for part in encode_session(state)]
     again = decode_session(NAME, cast("Sequence[dict[str, Any]]", parts))
     assert (again.user, again.will, again.queued) == (state.user, state.will, state.queued)

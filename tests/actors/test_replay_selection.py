@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.replay.replay import references
 from actors.replay.selection import (
     BYTES_AT_ONCE,
     MESSAGES_AT_ONCE,
@@ -20,6 +19,7 @@ from actors.replay.selection import (
     Step,
     TopicMatches,
     keep_latest,
+    references,
     select,
 )
 from actors.session.position_properties import encode_with_positions, position_blocks

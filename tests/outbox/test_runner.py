@@ -115,14 +115,12 @@ class Target:
         self.attempts: list[list[int]] = []
         self.answer: Answer = lambda _numbers: None
         self.opened: list[Destination] = []
-        self.own: int | None = None
         self.opening: Callable[[], None] = lambda: None
         self.closed = False
 
-    async def open(self, about: Destination) -> int | None:
+    async def open(self, about: Destination) -> None:
         self.opened.append(about)
         self.opening()
-        return self.own
 
     async def send(self, batch: Sequence[OutboxMessage]) -> None:
         numbers = [message.number for message in batch]
@@ -170,6 +168,30 @@ class Scene:
     async def stores(self, *numbers: int) -> None:
         await happens(lambda: self.sink.stored == [*numbers], f"{numbers}")
 
+    async def is_through(self, record: int) -> None:
+        await happens(lambda: self.control.cursor.through == position(record + 1, 0) - 1, "cursor")
+
+    async def waits_since(self, time_ms: int) -> None:
+        await happens(lambda: self.control.waiting_ms == time_ms, "the age")
+
+
+def refusing(*numbers: int, code: int = 422, at: Sequence[int] = ()) -> Answer:
+    """Refuse batches with one of these messages."""
+    return raising(lambda: RefusedMessages("poison", code, at), *numbers)
+
+
+def away(*numbers: int) -> Answer:
+    """Be away for batches with one of these messages; none: for all."""
+    return raising(lambda: TryAgain("down"), *numbers)
+
+
+def raising(error: Callable[[], Exception], *numbers: int) -> Answer:
+    def answer(batch: Sequence[int]) -> None:
+        if not numbers or {*numbers} & {*batch}:
+            raise error()
+
+    return answer
+
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +203,7 @@ async def _in_order() -> None:
     async with Scene(turn(2, 1, 2), turn(3), turn(4, 3, 4, 5, 6, 7)) as scene:
         await scene.stores(1, 2, 3, 4, 5, 6, 7)
         assert max(map(len, scene.sink.batches)) <= LIMITS.messages
-        await happens(lambda: scene.control.cursor.through == position(5, 0) - 1, "the cursor")
+        await scene.is_through(4)
         assert (scene.control.count, scene.control.cursor.number) == (7, 7)
 
 
@@ -207,27 +229,17 @@ async def _retried() -> None:
 
 async def _refused_by_halves() -> None:
     scene = Scene(turn(2, 1, 2, 3), turn(3, 4))
-
-    def answer(numbers: Sequence[int]) -> None:
-        if 2 in numbers:
-            raise RefusedMessages("poison", 422)
-
-    scene.sink.answer = answer
+    scene.sink.answer = refusing(2)
     async with scene:
         await scene.stores(1, 3, 4)
         await happens(lambda: scene.control.refused == [position(2, 1)], "the refusal")
-        await happens(lambda: scene.control.cursor.through == position(4, 0) - 1, "the cursor")
+        await scene.is_through(3)
         assert scene.control.count == 3
 
 
 async def _refused_by_name() -> None:
     scene = Scene(turn(2, 1, 2, 3))
-
-    def answer(numbers: Sequence[int]) -> None:
-        if 2 in numbers:
-            raise RefusedMessages("poison", 0x97, [position(2, 1)])
-
-    scene.sink.answer = answer
+    scene.sink.answer = refusing(2, code=0x97, at=[position(2, 1)])
     async with scene:
         await scene.stores(1, 3)
         await happens(lambda: scene.control.refused == [position(2, 1)], "the refusal")
@@ -276,7 +288,7 @@ async def _broker_away() -> None:
         scene.log.turns.append(turn(3, 2))
         await scene.stores(1, 2)
         scene.control.away = False
-        await happens(lambda: scene.control.cursor.through == position(4, 0) - 1, "the cursor")
+        await scene.is_through(3)
         assert scene.control.count == 2
 
 
@@ -297,12 +309,7 @@ async def _paused() -> None:
 
 async def _skipped() -> None:
     scene = Scene(turn(2, 1))
-
-    def answer(numbers: Sequence[int]) -> None:
-        if 1 in numbers:
-            raise TryAgain("down")
-
-    scene.sink.answer = answer
+    scene.sink.answer = away(1)
     async with scene:
         await happens(lambda: len(scene.sink.attempts) > 2, "attempts")
         scene.log.turns.append(turn(3, 2))
@@ -319,60 +326,40 @@ async def _cut() -> None:
         await scene.stores(5)
 
 
-async def _own_cursor() -> None:
-    scene = Scene(turn(2, 1), turn(3, 2))
-    scene.sink.own = position(3, 0) - 1
-    async with scene:
-        await scene.stores(2)
-
-
 async def _waits_for_its_sink() -> None:
     """What waits is known although the sink cannot be opened, and before a later batch."""
     scene = Scene(turn(2, 1, 2, 3, 4))
-
-    def open_it() -> None:
-        raise TryAgain("away")
-
-    scene.sink.opening = open_it
+    scene.sink.opening = lambda: away()([])
     async with scene:
-        await happens(lambda: scene.control.waiting_ms == 1000, "the age")
+        await scene.waits_since(1000)
         scene.sink.opening = lambda: None
-
-        def answer(numbers: Sequence[int]) -> None:
-            if 4 in numbers:
-                raise TryAgain("down")
-
-        scene.sink.answer = answer
+        scene.sink.answer = away(4)
         await happens(lambda: len(scene.sink.attempts) > 3, "the second batch")
         asked = len(scene.control.shown)
         await happens(lambda: len(scene.control.shown) > asked + 2, "reports")
         assert scene.control.waiting_ms == 1000
         scene.sink.answer = lambda _numbers: None
         await scene.stores(1, 2, 3, 4)
-        await happens(lambda: scene.control.waiting_ms == 0, "nothing to wait")
+        await scene.waits_since(0)
 
 
 async def _waits_while_paused() -> None:
     scene = Scene(turn(2, 1))
     scene.control.move(RUN, paused=True)
     async with scene:
-        await happens(lambda: scene.control.waiting_ms == 1000, "the age")
+        await scene.waits_since(1000)
         scene.control.move(position(3, 0) - 1, 1, paused=True)  # skipped
-        await happens(lambda: scene.control.waiting_ms == 0, "nothing to wait")
+        await scene.waits_since(0)
         assert scene.sink.attempts == []
 
 
 async def _skipped_while_it_waits() -> None:
     scene = Scene(turn(2, 1), turn(3, 2, 3, 4, 5), turn(4, 6))
-
-    def answer(_numbers: Sequence[int]) -> None:
-        raise TryAgain("down")
-
-    scene.sink.answer = answer
+    scene.sink.answer = away()
     async with scene:
-        await happens(lambda: scene.control.waiting_ms == 1000, "the age")
+        await scene.waits_since(1000)
         scene.control.move(position(5, 0) - 1, 6, paused=True)
-        await happens(lambda: scene.control.waiting_ms == 0, "nothing to wait")
+        await scene.waits_since(0)
 
 
 async def _gone() -> None:
@@ -462,11 +449,7 @@ async def _refused_when_erased() -> None:
 async def _not_quoted() -> None:
     """What a destination says of sealed contents may quote them, and is not recorded."""
     scene = Scene(sealed(turn(2, 1, 2), 0, 7))
-
-    def answer(_numbers: Sequence[int]) -> None:
-        raise RefusedMessages("not a number: secret", 422)
-
-    scene.sink.answer = answer
+    scene.sink.answer = raising(lambda: RefusedMessages("not a number: secret", 422))
     async with scene:
         await happens(lambda: len(scene.control.refused) == 2, "the refusals")
         groups = [group for request in scene.control.requests for group in request["refused"]]
@@ -534,12 +517,7 @@ async def _spans_refused_again() -> None:
     portion = turn(2, 1)
     portion.messages.append(portion.messages[0]._replace(number=2))
     scene = Scene(portion)
-
-    def refuse(numbers: Sequence[int]) -> None:
-        if 3 not in numbers:
-            raise RefusedMessages("poison", 422)
-
-    scene.sink.answer = refuse
+    scene.sink.answer = refusing(0, 1, 2)
     async with scene:
         await happens(lambda: len(scene.control.refused) == 1, "the refusal")
         scene.control.retry = (position(2, 0),)
@@ -579,12 +557,7 @@ async def _refused_while_its_message_is_open() -> None:
     spans = [each._replace(at=RUN + 1, position=position(2, 0)) for each in early.messages]
     early = replace(early, through=position(2, 0) - 1, messages=spans)
     scene = Scene(early, turn(3, 2))
-
-    def answer(numbers: Sequence[int]) -> None:
-        if 1 in numbers:
-            raise RefusedMessages("poison", 422, [RUN + 1])
-
-    scene.sink.answer = answer
+    scene.sink.answer = refusing(1, at=[RUN + 1])
     async with scene:
         await scene.stores(2)
     assert scene.control.refused == [position(2, 0)]
@@ -606,7 +579,7 @@ async def _sent_again() -> None:
     [
         *(_in_order, _at_a_stop, _retried, _refused_by_halves, _refused_by_name, _many_refused),
         _expired,
-        *(_broker_away, _paused, _skipped, _cut, _own_cursor, _gone, _many_gone, _sent_again),
+        *(_broker_away, _paused, _skipped, _cut, _gone, _many_gone, _sent_again),
         *(_refused_again, _paused_before_it_opens, _spans_refused_again),
         *(_waits_for_its_sink, _waits_while_paused, _skipped_while_it_waits),
         *(_refused_before_a_crash, _refused_while_its_message_is_open),

@@ -88,7 +88,7 @@ def test_spans_that_wait_for_the_outcome_are_bounded(monkeypatch: pytest.MonkeyP
     # Each message has its own span, 20 of receivers, and waits with one more.
     assert fold.through > position(45, 0)
     assert fold.finish() == []
-    assert fold.idle
+    assert not fold._traces
 
 
 def test_what_is_open_ends_on_a_quiet_log_as_it_does_with_a_later_turn() -> None:
@@ -103,7 +103,7 @@ def test_what_is_open_ends_on_a_quiet_log_as_it_does_with_a_later_turn() -> None
     (span,) = quiet.wait(700_000)
     assert b'"foldmq.unfinished"' in span.payload
     assert b'"endTimeUnixNano":"601000000000"' in span.payload
-    assert (quiet.idle, quiet.through) == (True, position(2, 0) - 1)
+    assert (quiet._traces, quiet.through) == ({}, position(2, 0) - 1)
     late = turn(2, 0)
     late.time_ms = 800_000
     assert busy.take([late])[0].payload == span.payload

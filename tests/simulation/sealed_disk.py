@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from actors.inspection import erasure, requested_names
+from actors.inspection import erasure
 from eventstore.format.records import Record
 from simulation.world import Disk
 
@@ -33,5 +33,4 @@ def without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     async def here(work: Any, *arguments: Any) -> Any:
         return work(*arguments)
 
-    for module in (erasure, requested_names):
-        monkeypatch.setattr(module, "in_thread", here)
+    monkeypatch.setattr(erasure, "in_thread", here)

@@ -13,7 +13,6 @@ from harness.packets import Publish, Suback
 from harness.plainaudit import violations
 
 from actors.exchange.effect_recorder import EffectRecorder
-from actors.exchange.exchange import LogExchange
 from actors.exchange.followed_positions import FollowedPositions
 from actors.inspection.inspector import NotReady
 from actors.sharing.shared_delivery import SharedDelivery
@@ -552,7 +551,7 @@ def _takes_messages_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def _cuts_what_was_assigned(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(LogExchange, "is_taken", lambda _self, _through: True)
+    patch.setattr(FollowedPositions, "is_taken", lambda _self, _through: True)
 
 
 MUTANTS = [

@@ -675,7 +675,7 @@ def test_an_exchange_that_violates_a_rule_is_detected(
 
         monkeypatch.setattr(LogExchange, "_taken", early)
     elif mutant == "cut at once":
-        monkeypatch.setattr(LogExchange, "is_taken", lambda _self, _through: True)
+        monkeypatch.setattr(FollowedPositions, "is_taken", lambda _self, _through: True)
     elif mutant == "skips messages that match":
         monkeypatch.setattr(LogExchange, "_may_skip", lambda _self, _name, _skipped: True)
     elif mutant == "skips retained messages":

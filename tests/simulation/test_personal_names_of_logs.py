@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from harness import packets as p
 
-from actors.inspection import erasure, requested_names
+from actors.inspection import erasure
 from actors.inspection.inspector import Refused
 from actors.session.personal_names import PersonalNames
 from eventstore.errors import EventStoreError
@@ -234,7 +234,7 @@ def test_a_leader_that_was_replaced_keeps_the_requests(tmp_path: Path) -> None:
             failed=failed,
         )
         with pytest.raises(FoldmqError, match="replaced"):
-            await erasure.Erasure(cast("NodeContext", node)).requested.carry_out()
+            await erasure.Erasure(cast("NodeContext", node)).carry_out_requests()
         assert proofs == [LeaderProved(3)]
         assert len(stored_requests(key_file)) == 1
 
@@ -273,16 +273,14 @@ async def test_a_kill_at_any_step_loses_no_request(
     for kind, name in ((CLIENT, names[0]), (USER, ANNA)):
         await erase(here, kind, name, logs=[there.name])
     left = step
-    for module in (erasure, requested_names):
-        monkeypatch.setattr(module, "in_thread", failing)
+    monkeypatch.setattr(erasure, "in_thread", failing)
     try:
         await there.start()
         await there.go(0.01 * step)
     except EventStoreError:
         pass
     await there.crash(step % 2)
-    for module in (erasure, requested_names):
-        monkeypatch.setattr(module, "in_thread", whole)
+    monkeypatch.setattr(erasure, "in_thread", whole)
     await there.start()
     await there.go(2)
     assert stored_requests(there.path) == []

@@ -12,7 +12,6 @@ from harness.packets import Suback
 from actors.exchange.skipped_records import HELD_SECONDS
 from actors.replay.log_cursor import LogCursor
 from actors.replay.log_reader import LogReader
-from actors.replay.replay import Replay
 from eventstore.errors import LogUnavailable
 from eventstore.format.events import ReplayOpened, ReplayReached
 from eventstore.format.positions import format_position
@@ -302,15 +301,15 @@ async def test_slow_reading_of_the_other_log(
 def test_the_audit_finds_a_wrong_count_of_another_log(
     monkeypatch: pytest.MonkeyPatch, more: int
 ) -> None:
-    news = Replay._news
+    take_news = LogCursor.take_news
 
-    def mutant(self: Replay, log: LogCursor) -> ReplayReached | None:
-        event = news(self, log)
-        if event is not None and log.log and event.sent:
+    def mutant(self: LogCursor, session: str, topic_filter: str) -> ReplayReached | None:
+        event = take_news(self, session, topic_filter)
+        if event is not None and self.log and event.sent:
             event.sent += more
         return event
 
-    monkeypatch.setattr(Replay, "_news", mutant)
+    monkeypatch.setattr(LogCursor, "take_news", mutant)
 
     async def scenario(here: PartitionWorld, there: PartitionWorld) -> None:
         both = await senders(here, there)

@@ -3,7 +3,8 @@
 import asyncio
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from harness.certs import Authority
 from harness.mosquitto import MOSQUITTO, Mosquitto
 from harness.packets import Publish
 from harness.rawclient import RawClient
-from harness.waiting import happens
 
 from eventstore.format.positions import Position
 from outbox.mqtt import bridge_sink
@@ -29,12 +29,20 @@ VERSIONS = ("mqttv31", "mqttv311", "mqttv50")
 BATCH = 50
 
 
+@contextmanager
+def peer(tmp_path: Path, *settings: str) -> Iterator[Mosquitto]:
+    broker = Mosquitto(tmp_path, "peer", *settings)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.end(signal.SIGKILL)
+
+
 @pytest.fixture
 def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
-    broker = Mosquitto(tmp_path, "peer", "autosave_on_changes true", "autosave_interval 1")
-    broker.start()
-    yield broker
-    broker.end(signal.SIGKILL)
+    with peer(tmp_path, "autosave_on_changes true", "autosave_interval 1") as broker:
+        yield broker
 
 
 class Log:
@@ -92,6 +100,19 @@ def made(port: int, *lines: str, **table: object) -> MqttSink:
     return MqttSink(read_connection("plant2", {**values, "topic": list(lines), **table}))
 
 
+@asynccontextmanager
+async def opened(
+    port: int, *lines: str, log: Log | None = None, **table: object
+) -> AsyncIterator[MqttSink]:
+    """A sink that is open, of a log without messages unless one is given."""
+    sink = made(port, *lines, **table)
+    try:
+        await sink.open((log or Log(0, lambda _: 1)).destination())
+        yield sink
+    finally:
+        await sink.close()
+
+
 def listener(port: int, *filters: str) -> RawClient:
     client = RawClient(port)
     client.connect("listener")
@@ -109,18 +130,13 @@ async def within(step: Any, seconds: float = 30) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_messages_arrive_once_and_in_order(mosquitto: Mosquitto, version: str) -> None:
-    async def run() -> None:
-        log = Log(300, lambda number: 1 + number % 2)
-        sink = made(mosquitto.port, '# out 2 "" hq/', bridge_protocol_version=version)
-        await sink.open(log.destination())
-        while not log.done:
-            await within(log.send(sink))
-        await sink.close()
-        assert log.records < 100
-
+async def test_messages_arrive_once_and_in_order(mosquitto: Mosquitto, version: str) -> None:
+    log, lines = Log(300, lambda number: 1 + number % 2), '# out 2 "" hq/'
     with listener(mosquitto.port, "hq/#") as client:
-        asyncio.run(run())
+        async with opened(mosquitto.port, lines, log=log, bridge_protocol_version=version) as sink:
+            while not log.done:
+                await within(log.send(sink))
+        assert log.records < 100
         arrived = numbers(client)
     # A broker passes a message on when it is released at QoS 2, so each QoS has its order.
     assert [number for number in arrived if number % 2] == list(range(1, 301, 2))
@@ -128,19 +144,17 @@ def test_messages_arrive_once_and_in_order(mosquitto: Mosquitto, version: str) -
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv50"])
-def test_qos_2_arrives_once_although_the_sender_is_killed(
+async def test_qos_2_arrives_once_although_the_sender_is_killed(
     mosquitto: Mosquitto, version: str
 ) -> None:
-    async def run() -> int:
-        log = Log(400, lambda number: 2)
-        sink: MqttSink | None = None
-        kills = 0
+    log, kills = Log(200, lambda number: 2), 0
+    with listener(mosquitto.port, "sensors/#") as client:
         while not log.done:
             sink = made(mosquitto.port, "# out 2", bridge_protocol_version=version)
             await sink.open(log.destination())
             sending = asyncio.create_task(log.send(sink))
             await asyncio.wait([sending], timeout=0.004 * (1 + kills % 8))
-            if not sending.done() and kills < 60:
+            if not sending.done() and kills < 30:
                 kills += 1
                 sending.cancel()
                 await asyncio.wait([sending])
@@ -148,13 +162,9 @@ def test_qos_2_arrives_once_although_the_sender_is_killed(
             else:
                 await within(sending)
                 await sink.close()
-        return kills
-
-    with listener(mosquitto.port, "sensors/#") as client:
-        kills = asyncio.run(run())
         arrived = numbers(client)
     assert kills > 5
-    assert Counter(arrived) == Counter(range(1, 401))
+    assert Counter(arrived) == Counter(range(1, 201))
 
 
 def kill(sink: MqttSink) -> None:
@@ -166,126 +176,106 @@ def kill(sink: MqttSink) -> None:
 
 def cut(sink: MqttSink) -> None:
     """Lose the connection."""
-    if sink._peer is not None and (transport := sink._peer._peer._transport) is not None:
+    if sink._link is not None and (transport := sink._link.peer._transport) is not None:
         transport.abort()
 
 
-def test_a_peer_without_answers_is_left(
+async def test_a_peer_without_answers_is_left(
     mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bridge_sink, "_ANSWER_SECONDS", 0.2)
-
-    async def run() -> None:
-        log = Log(3, lambda _number: 1)
-        sink = made(mosquitto.port, "# out 1")
-        await sink.open(log.destination())
+    log = Log(3, lambda _number: 1)
+    async with opened(mosquitto.port, "# out 1", log=log) as sink:
         mosquitto.send_signal(signal.SIGSTOP)
         with pytest.raises(TryAgain, match="no acknowledgement within"):
             await within(sink.send(log.messages))
         mosquitto.send_signal(signal.SIGCONT)
         await within(log.send(sink))
-        await sink.close()
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restart_of_the_peer_loses_nothing(mosquitto: Mosquitto, how: signal.Signals) -> None:
-    async def run() -> list[int]:
-        log = Log(400, lambda number: 1 + number % 2)
-        sink = made(mosquitto.port, "# out 2")
-        await sink.open(log.destination())
-        arrived: list[int] = []
-        for end in (150, 400):
-            client = listener(mosquitto.port, "sensors/#")
-            while log.number < end:
+async def test_a_restart_of_the_peer_loses_nothing(
+    mosquitto: Mosquitto, how: signal.Signals
+) -> None:
+    log, arrived = Log(300, lambda number: 1 + number % 2), list[int]()
+    async with opened(mosquitto.port, "# out 2", log=log) as sink:
+        with listener(mosquitto.port, "sensors/#") as client:
+            while log.number < 150:
                 await within(log.send(sink))
             arrived += await asyncio.to_thread(numbers, client)
-            client.close()
-            if end < 400:
-                mosquitto.end(how)
-                sending = asyncio.create_task(log.send(sink))
-                await asyncio.sleep(0.3)
-                assert not sending.done()
-                mosquitto.start()
-                client = listener(mosquitto.port, "sensors/#")
-                await within(sending)
-                arrived += await asyncio.to_thread(numbers, client)
-        await sink.close()
-        return arrived
-
-    arrived = asyncio.run(run())
+        mosquitto.end(how)
+        sending = asyncio.create_task(log.send(sink))
+        await asyncio.sleep(0.3)
+        assert not sending.done()
+        mosquitto.start()
+        with listener(mosquitto.port, "sensors/#") as client:
+            await within(sending)
+            while not log.done:
+                await within(log.send(sink))
+            arrived += await asyncio.to_thread(numbers, client)
     # The batch that was sent while nobody listened may be missed by the listener.
-    assert set(range(1, 151)) | set(range(201, 401)) <= set(arrived)
+    assert {*range(1, 151), *range(201, 301)} <= {*arrived}
     assert Counter(arrived).most_common(1)[0][1] == 1
 
 
-def test_notifications_show_the_state_at_the_peer(mosquitto: Mosquitto) -> None:
-    async def run(client: RawClient) -> None:
-        sink = made(mosquitto.port, "# out 1", notification_topic="bridges/plant2")
-        await sink.open(Log(0, lambda _: 1).destination())
-        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"1")
-        await sink.close()
-        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"0")
-        await sink.open(Log(0, lambda _: 1).destination())
-        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"1")
-        kill(sink)
-        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"0")
+async def shows(client: RawClient, *states: bytes) -> None:
+    """Wait for notifications."""
+    for state in states:
+        await asyncio.to_thread(client.expect_publish, "bridges/plant2", state)
 
+
+async def test_notifications_show_the_state_and_a_lost_connection_comes_back(
+    mosquitto: Mosquitto,
+) -> None:
     with listener(mosquitto.port, "bridges/#") as client:
-        asyncio.run(run(client))
+        for is_cut in (False, True):
+            topic = "bridges/plant2"
+            async with opened(mosquitto.port, "# out 1", notification_topic=topic) as sink:
+                await shows(client, b"1")
+                if is_cut:
+                    cut(sink)
+                    await shows(client, b"0", b"1")  # while nothing is sent
+            await shows(client, b"0")
 
 
-def test_retain_and_properties_are_kept_and_loops_end(mosquitto: Mosquitto) -> None:
-    async def run() -> int:
-        sink = made(mosquitto.port, "# out 1")
-        await sink.open(Log(0, lambda _: 1).destination())
-        looped = b"\x26\0\x0bfoldmq-path\0\x0bother,mylog"
-        batch = [
-            message(1, retain=True, topic="sensors/r"),
-            message(2, topic="sensors/loop", block=looped),
-            message(3),
-        ]
-        await within(sink.send(batch))
-        await sink.close()
-        return sink.looped
-
+async def test_retain_and_properties_are_kept_and_loops_end(mosquitto: Mosquitto) -> None:
+    looped = b"\x26\0\x0bfoldmq-path\0\x0bother,mylog"
+    batch = [
+        message(1, retain=True, topic="sensors/r"),
+        message(2, topic="sensors/loop", block=looped),
+        message(3),
+    ]
     with listener(mosquitto.port, "sensors/#") as client:
-        assert asyncio.run(run()) == 1
+        async with opened(mosquitto.port, "# out 1") as sink:
+            await within(sink.send(batch))
         assert numbers(client) == [1, 3]
     with listener(mosquitto.port, "sensors/#") as client:
         client.expect_publish("sensors/r", b"1", retain=True)
 
 
-def test_what_the_peer_does_not_permit_is_refused(tmp_path: Path) -> None:
+async def test_what_the_peer_does_not_permit_is_refused(tmp_path: Path) -> None:
     rules = tmp_path / "rules"
     rules.write_text("topic readwrite sensors/#\n")
-    broker = Mosquitto(tmp_path, "peer", f"acl_file {rules}")
-    broker.start()
-
-    async def run() -> list[int]:
-        sink = made(broker.port, "# out 2")
-        await sink.open(Log(0, lambda _: 1).destination())
-        batch = [message(1, 2), message(2, 1, topic="secret"), message(3, 2)]
-        refused: list[int] = []
-        while batch:
-            try:
+    batch = [message(1, 2), message(2, 1, topic="secret"), message(3, 2)]
+    with (
+        peer(tmp_path, f"acl_file {rules}") as broker,
+        listener(broker.port, "sensors/#") as client,
+    ):
+        async with opened(broker.port, "# out 2") as sink:
+            with pytest.raises(RefusedMessages) as raised:
                 await within(sink.send(batch))
-            except RefusedMessages as answer:
-                refused += [*answer.at, answer.code]
-                batch = [each for each in batch if each.at not in answer.at]
-            else:
-                break
-        await within(sink.send([message(9, number=0)]))  # as an operator asks for
-        await sink.close()
-        return refused
+            assert (raised.value.at, raised.value.code) == ({20}, 0x87)
+            await within(sink.send([batch[0], batch[2]]))
+            await within(sink.send([message(9, number=0)]))  # as an operator asks for
+        assert numbers(client) == [1, 3, 9]
 
-    try:
-        with listener(broker.port, "sensors/#") as client:
-            assert asyncio.run(run()) == [20, 0x87]
-            assert numbers(client) == [1, 3, 9]
-    finally:
-        broker.end()
+
+async def failure(port: int, **table: object) -> TryAgain:
+    """Return why there is no connection."""
+    with pytest.raises(TryAgain) as raised:
+        async with opened(port, "# out 1", **table):
+            pass
+    return raised.value
 
 
 @pytest.mark.parametrize(
@@ -301,58 +291,28 @@ def test_what_the_peer_does_not_permit_is_refused(tmp_path: Path) -> None:
         ({"bridge_cafile": "/nowhere/ca.pem"}, "/nowhere/ca.pem: No such file", True),
     ],
 )
-def test_why_there_is_no_connection(
+async def test_why_there_is_no_connection(
     table: dict[str, object], error: str, misconfigured: bool
 ) -> None:
-    async def run() -> TryAgain:
-        sink = made(1, "# out 1", **table)
-        with pytest.raises(TryAgain) as raised:
-            await sink.open(Log(0, lambda _: 1).destination())
-        await sink.close()
-        return raised.value
-
-    answer = asyncio.run(run())
+    answer = await failure(1, **table)
     assert error in answer.reason
     assert answer.misconfigured is misconfigured
     assert 0 < (answer.after or 0) <= 2
 
 
-def test_a_refused_login_is_an_error_in_the_settings(tmp_path: Path) -> None:
+async def test_a_refused_login_is_an_error_in_the_settings(tmp_path: Path) -> None:
     passwords = tmp_path / "passwords"
     passwords.write_text("")
     broker = Mosquitto(tmp_path, "peer", f"password_file {passwords}")
     broker.only_users()
     broker.start()
-
-    async def run(version: str) -> TryAgain:
-        sink = made(broker.port, "# out 1", bridge_protocol_version=version)
-        with pytest.raises(TryAgain) as raised:
-            await sink.open(Log(0, lambda _: 1).destination())
-        await sink.close()
-        return raised.value
-
     try:
         for version in VERSIONS:
-            answer = asyncio.run(run(version))
+            answer = await failure(broker.port, bridge_protocol_version=version)
             assert "refuses the connection: not authorized (0x87)" in answer.reason
             assert answer.misconfigured
     finally:
         broker.end()
-
-
-def test_the_connection_comes_back_while_nothing_is_sent(mosquitto: Mosquitto) -> None:
-    async def run(client: RawClient) -> None:
-        sink = made(mosquitto.port, "# out 1", notification_topic="bridges/plant2")
-        await sink.open(Log(0, lambda _: 1).destination())
-        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"1")
-        cut(sink)
-        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"0")
-        await asyncio.to_thread(client.expect_publish, "bridges/plant2", b"1")
-        await happens(lambda: sink._peer is not None and sink._peer.ended is None)
-        await sink.close()
-
-    with listener(mosquitto.port, "bridges/#") as client:
-        asyncio.run(run(client))
 
 
 @pytest.fixture
@@ -360,26 +320,15 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "authority")
 
 
-@pytest.fixture
-def secured(tmp_path: Path, authority: Authority) -> Iterator[Mosquitto]:
-    """A Mosquitto that requires a client certificate."""
-    server = authority.server()
-    broker = Mosquitto(
-        tmp_path,
-        "peer",
+async def test_tls_with_a_client_certificate(tmp_path: Path, authority: Authority) -> None:
+    server, client = authority.server(), authority.client("plant2")
+    settings = (
         f"cafile {authority.file}",
         f"certfile {server.certificate}",
         f"keyfile {server.key}",
         "require_certificate true",
         "use_identity_as_username true",
     )
-    broker.start()
-    yield broker
-    broker.end(signal.SIGKILL)
-
-
-def test_tls_with_a_client_certificate(secured: Mosquitto, authority: Authority) -> None:
-    client = authority.client("plant2")
     files = {
         "bridge_cafile": str(authority.file),
         "bridge_certfile": str(client.certificate),
@@ -389,15 +338,10 @@ def test_tls_with_a_client_certificate(secured: Mosquitto, authority: Authority)
         "bridge_tcp_keepalive": "60 10 3",
         "bridge_bind_address": "127.0.0.1",
     }
-
-    async def run() -> None:
-        sink = made(secured.port, "# out 2", **files)
-        await sink.open(Log(0, lambda _: 1).destination())
-        await within(sink.send([message(1, 2), message(2)]))
-        await sink.close()
-
-    asyncio.run(run())
-    assert "u'plant2'" in secured.log
+    with peer(tmp_path, *settings) as secured:
+        async with opened(secured.port, "# out 2", **files) as sink:
+            await within(sink.send([message(1, 2), message(2)]))
+        assert "u'plant2'" in secured.log
 
 
 @pytest.mark.parametrize(
@@ -408,7 +352,7 @@ def test_tls_with_a_client_certificate(secured: Mosquitto, authority: Authority)
         (False, True, "127.0.0.2", ""),
     ],
 )
-def test_certificates_that_are_not_trusted(
+async def test_certificates_that_are_not_trusted(
     tmp_path: Path,
     authority: Authority,
     *,
@@ -422,35 +366,23 @@ def test_certificates_that_are_not_trusted(
     broker._config.write_text(broker._config.read_text().replace("127.0.0.1", "0.0.0.0"))
     broker.start()
     trusted = Authority(tmp_path / "other") if of_another else authority
-
-    async def run() -> tuple[str, bool]:
-        place = {"addresses": f"{address}:{broker.port}", "bridge_cafile": str(trusted.file)}
-        sink = made(1, "# out 1", **place, bridge_insecure=insecure)
-        try:
-            await sink.open(Log(0, lambda _: 1).destination())
-        except TryAgain as answer:
-            return answer.reason, answer.misconfigured
-        finally:
-            await sink.close()
-        return "", False
-
+    place = {"addresses": f"{address}:{broker.port}", "bridge_cafile": str(trusted.file)}
     try:
-        reason, misconfigured = asyncio.run(run())
-        assert error in reason
-        assert bool(error) is bool(reason) is misconfigured
+        if error:
+            answer = await failure(1, **place, bridge_insecure=insecure)
+            assert error in answer.reason
+            assert answer.misconfigured
+        else:
+            async with opened(1, "# out 1", **place, bridge_insecure=insecure):
+                pass
     finally:
         broker.end(signal.SIGKILL)
 
 
-def test_the_next_address_is_tried(mosquitto: Mosquitto) -> None:
-    async def run(*, in_turn: bool) -> None:
-        addresses = ["127.0.0.1:1", f"127.0.0.1:{mosquitto.port}"]
-        sink = made(1, "# out 1", addresses=addresses, round_robin=in_turn)
-        await sink.open(Log(0, lambda _: 1).destination())
-        await within(sink.send([message(1)]))
-        await sink.close()
-
+async def test_the_next_address_is_tried(mosquitto: Mosquitto) -> None:
+    addresses = ["127.0.0.1:1", f"127.0.0.1:{mosquitto.port}"]
     with listener(mosquitto.port, "sensors/#") as client:
         for in_turn in (False, True):
-            asyncio.run(run(in_turn=in_turn))
+            async with opened(1, "# out 1", addresses=addresses, round_robin=in_turn) as sink:
+                await within(sink.send([message(1)]))
         assert numbers(client) == [1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from harness.waiting import happens
@@ -88,7 +89,7 @@ async def listening(behaviour: Peer) -> AsyncIterator[int]:
         server.close()
 
 
-def made(port: int, **more: object) -> MqttSink:
+def made(port: int, keep_alive: int = 60) -> MqttSink:
     table: dict[str, object] = {
         "addresses": f"127.0.0.1:{port}",
         "restart_timeout": "1 1",
@@ -97,7 +98,7 @@ def made(port: int, **more: object) -> MqttSink:
         "notifications": False,
         "try_private": False,
     }
-    return MqttSink(read_connection("plant2", table | more))
+    return MqttSink(replace(read_connection("plant2", table), keep_alive=keep_alive))
 
 
 def destination() -> Destination:
@@ -253,18 +254,14 @@ class Slow(Peer):
         *((Slow, qos, "") for qos in (1, 2)),
     ],
 )
-def test_a_peer_that_answers_oddly(
+async def test_a_peer_that_answers_oddly(
     monkeypatch: pytest.MonkeyPatch, behaviour: Callable[[], Peer], qos: int, reason: str
 ) -> None:
     monkeypatch.setattr(bridge_sink, "_ANSWER_SECONDS", 0.5)
     monkeypatch.setattr(peer, "_CONNECT_SECONDS", 0.5)
-
-    async def run() -> tuple[list[str], Peer]:
-        other = behaviour()
-        async with listening(other) as port:
-            return await failures(made(port), messages(30, qos)), other
-
-    reasons, other = asyncio.run(run())
+    other = behaviour()
+    async with listening(other) as port:
+        reasons = await failures(made(port), messages(30, qos))
     assert bool(reasons) is bool(reason)
     assert all(reason in each and "\n" not in each for each in reasons)
     assert set(other.stored) == set(range(2, 32))
@@ -273,14 +270,11 @@ def test_a_peer_that_answers_oddly(
     assert (other.connections > 1) is bool(reason)
 
 
-def test_an_idle_peer_that_answers_no_ping_is_left() -> None:
-    async def run() -> None:
-        other = Peer()  # it ignores PINGREQ
-        async with listening(other) as port:
-            sink = made(port, keepalive_interval=5)
-            await sink.open(destination())
-            assert other.connections == 1
-            await happens(lambda: other.connections > 1, "the next connection")
-            await sink.close()
-
-    asyncio.run(run())
+async def test_an_idle_peer_that_answers_no_ping_is_left() -> None:
+    other = Peer()  # it ignores PINGREQ
+    async with listening(other) as port:
+        sink = made(port, keep_alive=1)
+        await sink.open(destination())
+        assert other.connections == 1
+        await happens(lambda: other.connections > 1, "the next connection")
+        await sink.close()

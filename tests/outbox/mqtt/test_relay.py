@@ -41,7 +41,6 @@ def test_a_message_passes_with_its_identifier_under_its_local_topic(qos: int) ->
     block = with_logs(b"", "mylog")
     packet = encode_publish(b"site1/cmd/a", b"x", qos, 7, retain=True, dup=True, block=block)
     assert relay.published(message(qos=qos)) == (packet, b"")
-    assert relay.passed == 1
 
 
 def test_the_path_names_a_foldmq_that_a_message_comes_from() -> None:
@@ -64,7 +63,6 @@ def test_a_message_without_room_for_the_path_is_dropped() -> None:
     assert not answer
     (publishes,) = decoded(packet)
     assert len(publishes.payloads) == 1
-    assert (relay.dropped, relay.passed) == (1, 1)
 
 
 def decoded(packet: bytes) -> list[Publishes]:
@@ -88,10 +86,8 @@ def test_what_this_broker_never_takes_is_acknowledged() -> None:
     assert relay.published(message(qos=1, block=block)) == (b"", encode_acks(PUBACK, [7]))
     relay.begin(10)
     assert relay.published(message(qos=0)) == (b"", b"")
-    assert (relay.dropped, relay.looped, relay.passed) == (2, 1, 0)
     assert relay.answered(PUBREC, [7, 8], [0x87, 0]) == encode_acks(PUBREC, [7, 8])
     assert relay.answered(PUBCOMP, [7], [0x92]) == encode_acks(PUBCOMP, [7])
-    assert relay.refused == 1
 
 
 def test_a_broker_without_room_ends_the_connections() -> None:
