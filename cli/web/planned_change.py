@@ -4,18 +4,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cli.commands.bulk_change import portions
 from cli.commands.session_list import clients_of, left_out
 from cli.common import text
 from cli.common.units import seconds
 from cli.logs.broker_client import Refused
 from cli.logs.topic_flags import check_filter
+from cli.web.broker_lists import BrokerList
 from cli.web.web_log_client import WebLogClient
 from eventstore.display import count_of, escaped, name
 from eventstore.errors import UsageError
 
 MAX: Final = 5_000
 """Maximum sessions or retained messages of one change."""
-_PORTION: Final = 500
 _LONGEST_TYPED: Final = 64
 
 
@@ -118,7 +119,7 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
             },
         )
         for log, own in by_log.items()
-        for part in _portions(own)
+        for part in portions(own)
     ]
     return PlannedChange(
         question=f"Remove {count_of(len(rows), 'offline session')}?",
@@ -147,7 +148,7 @@ async def _clear(link: WebLogClient, topic_filter: str) -> PlannedChange:
         "current subscribers are not notified. This cannot be undone.",
         concerned=topics,
         typed=_typed(topics[0]) if len(topics) == 1 else str(len(topics)),
-        requests=[(log, {"do": "clear_retained", "topics": part}) for part in _portions(topics)],
+        requests=[(log, {"do": "clear_retained", "topics": part}) for part in portions(topics)],
         done="removed",
         back="/retained",
     )
@@ -157,16 +158,13 @@ async def _gathered(
     link: WebLogClient, pages: Iterable[tuple[str, dict[str, Any]]], command: str
 ) -> list[dict[str, Any]]:
     """Return all rows of a list, from the first pages of each log; raises UsageError for many."""
-    rows: list[dict[str, Any]] = []
-    for log, first in pages:
-        answer = first
-        rows += answer["rows"]
-        while answer["cursor"] is not None:
-            if len(rows) > MAX:
-                raise UsageError(f"more than {MAX:,} are concerned: {command} has no limit")
-            answer = await link.ask_log(log, "page", cursor=answer["cursor"])
-            rows += [{**row, "log": log} for row in answer["rows"]]
-    return rows
+    held = BrokerList(command)
+    held.begin(pages)
+    while held.cursors:
+        if len(held.rows) > MAX:
+            raise UsageError(f"more than {MAX:,} are concerned: {command} has no limit")
+        await held.read_on(link)
+    return held.rows
 
 
 def _span(given: str) -> float:
@@ -179,10 +177,6 @@ def _span(given: str) -> float:
     if not isinstance(found, float) or found <= 0:
         raise UsageError(expected)
     return found
-
-
-def _portions(rows: list[Any]) -> Iterable[list[Any]]:
-    return (rows[at : at + _PORTION] for at in range(0, len(rows), _PORTION))
 
 
 def _required(given: Mapping[str, str], key: str) -> str:

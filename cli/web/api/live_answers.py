@@ -16,12 +16,12 @@ from cli.commands.status_totals import added_up
 from cli.common import text
 from cli.logs.log_brokers import LogBrokers, unsure_notes
 from cli.logs.topic_flags import check_filter, check_topic
+from cli.web.api.live_lists import row_number
 from cli.web.api.operation import Call, Item, StreamMark, unsure_mark
 from cli.web.api.parameters import ListParams, Moment, Name, Params
 from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object, plain
 
-_LONGEST_NUMBER = 18
 _ITEMS = 100
 """Maximum items of each list of a session."""
 _SUMMARY = ("connections", "sessions", "census", "messages", "dropped", "retained", "process")
@@ -183,12 +183,11 @@ async def one_retained(call: Call, params: TopicParams) -> dict[str, Any]:
 
 def numbered(call: Call, rows: Any) -> Any:
     """Yield the rows of a list that is computed again for each page, behind the last one given."""
-    start = call.start or "0"
-    if not (len(start) <= _LONGEST_NUMBER and start.isascii() and start.isdigit()):
+    behind = row_number(call.start or "0")
+    if behind is None:
         raise UsageError("next: is not that of the page before, of the same list")
-    done = int(start)
     for number, row in enumerate(rows, 1):
-        if number > done:
+        if number > behind:
             yield Item(row, str(number))
 
 

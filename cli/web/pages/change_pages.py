@@ -14,15 +14,14 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
+from cli.commands.bulk_change import ChangeResult
 from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site
 from cli.web.planned_change import PlannedChange, plan_change
 from cli.web.tokens import Grant
 from cli.web.web_log_client import WebLogClient
-from eventstore.display import escaped, name
 from eventstore.errors import UsageError
-from eventstore.format.positions import Position
 
 _log = structlog.get_logger("foldmq")
 
@@ -32,7 +31,6 @@ _REFUSED: Final = 20
 _LIFE: Final = 300.0
 """Maximum seconds between the two confirmations."""
 _MAX_ASKED: Final = 100
-_REASON: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,38 +110,31 @@ class ChangePages:
         self, request: web.Request, change: PlannedChange, grant: Grant
     ) -> web.Response:
         by = f"{grant.name} (web page, from {request.remote or 'unknown'})"
-        done: list[str] = []
-        refused: list[str] = []
-        positions: dict[str, Position] = {}
+        result = ChangeResult()
         problem = None
         for log, one in change.requests:
             try:
                 answer = await self._link.ask_log(log, "change", by=by, **one)
             except Refused as error:
-                refused.append(str(error))
+                result.refused.append(str(error))
                 continue
             except NoLiveBroker as error:
                 problem = str(error)
                 if isinstance(error, NoAnswer):
                     problem += "; the change may still be made"
                 break
-            done += answer["done"]
-            refused += [
-                f"{name(which)}: {escaped(why, _REASON)}" for which, why in answer["refused"]
-            ]
-            if answer.get("position"):
-                positions[log] = answer["position"]
+            result.take(answer, log)
         do = change.requests[0][1]["do"]
-        _log.info("web page change", by=grant.name, do=do, count=len(done))
+        _log.info("web page change", by=grant.name, do=do, count=len(result.done))
         return self._page(
             request,
             "done",
             change=change,
             problem=problem,
-            done=done,
-            refused=refused[:_REFUSED],
-            more_refused=max(0, len(refused) - _REFUSED),
-            positions=positions,
+            done=result.done,
+            refused=result.refused[:_REFUSED],
+            more_refused=max(0, len(result.refused) - _REFUSED),
+            positions=result.positions,
         )
 
     def _page(self, request: web.Request, step: str, **values: Any) -> web.Response:
