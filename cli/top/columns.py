@@ -10,9 +10,8 @@ from rich.text import Text
 
 from cli.common import text
 from cli.top import number_format
+from cli.top.watched_broker import Row
 from eventstore.reasons import close_words
-
-Row = dict[str, Any]
 
 GAP = 2
 """Cells between two columns."""

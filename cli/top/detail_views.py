@@ -19,8 +19,8 @@ from cli.common import text
 from cli.logs.broker_client import Refused
 from cli.logs.next_commands import completed
 from cli.top.base_view import Page, RowTable, Scroller, as_text
-from cli.top.columns import LOGS, Row, TopColumn
-from cli.top.watched_broker import WatchedBroker
+from cli.top.columns import LOGS, TopColumn
+from cli.top.watched_broker import Row, WatchedBroker
 from projections.views.session_view import session_from
 
 _NAME_SHOWN = 400

@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.logs.broker_client import NoLiveBroker, Refused
 from cli.web.broker_lists import BrokerList, OpenLists
-from cli.web.web_log_client import WebLogClient, highest
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import clock
 
 PAGE_ROWS = 100
@@ -120,17 +120,17 @@ class Listings:
     async def _begin(
         self, key: object, endpoint: str, wanted: dict[str, Any], order: Order | str | None
     ) -> _PagedList:
-        link, count = self._link, None
+        link, rows = self._link, None
         if isinstance(order, str):
-            answers, count = await link.ask_highest(endpoint, _TOPS, order, wanted)
+            rows, answers = await link.ask_highest(endpoint, _TOPS, order, wanted)
         elif endpoint in _IN_EVERY_LOG:
             answers = [await link.ask_any(endpoint, **wanted)]
         else:
             answers = await link.ask_each(endpoint, **wanted)
         held = _PagedList(key, about=_about_all(answers))
         held.begin(answers)
-        if isinstance(order, str) and count is not None:
-            held.rows = highest(answers, order, count)
+        if rows is not None:
+            held.rows = rows
         elif isinstance(order, Order):
             await self._put_in_order(held, wanted, order)
         return held

@@ -4,14 +4,13 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import nats.errors
 
-from cli.commands.actor_list import sort_key
-from cli.logs.broker_client import LiveBroker, NoLiveBroker, TooLarge
+from cli.logs.broker_client import LiveBroker, NoLiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.key_files import store_key
 from cli.logs.log_brokers import log_of_session
@@ -20,6 +19,7 @@ from cli.logs.source import index_path
 from cli.logs.source_flags import SourceFlags
 from cli.logs.trace_client import LiveTrace, LogTraces, open_traces
 from cli.settings.log_settings import load_log_settings
+from cli.top.watched_broker import fewer, highest
 from eventstore.display import name
 from eventstore.errors import NatsUnavailable, UsageError
 from eventstore.nats.jetstream import check_jetstream
@@ -36,8 +36,6 @@ _RECENT_SECONDS: Final = 5.0
 """Seconds for which a page leaves out a broker that does not answer, and says so."""
 _PASSED_OVER_SECONDS: Final = 30.0
 """Seconds for which others are asked instead of a broker that did not answer."""
-
-_Answer = TypeVar("_Answer")
 
 
 class _OpenLog:
@@ -157,20 +155,23 @@ class WebLogClient(ReconnectingClient):
         ``request`` builds the request for one of the ``counts``, which decrease. Returns the reply,
         and the count that fitted. Raises as ``ask`` does.
         """
-        return await _fewer(counts, lambda count: self.ask_log(log, endpoint, **request(count)))
+        answer, (count, *_) = await fewer(
+            counts, lambda count: self.ask_log(log, endpoint, **request(count))
+        )
+        return answer, count
 
     async def ask_highest(
         self, endpoint: str, counts: Sequence[int], by: str, wanted: dict[str, Any]
-    ) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+    ) -> tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
         """Request the rows with the highest values of a figure, of all logs that answer.
 
-        Returns the replies, and the number of rows requested of each log: as of :meth:`ask_less`.
-        Raises as ``poll``.
+        Returns as many as fit into a reply, and the replies. Raises as ``poll``.
         """
-        return await _fewer(
+        answers, (count, *_) = await fewer(
             counts,
             lambda count: self.ask_each(endpoint, **wanted, top={"by": by, "count": count}),
         )
+        return highest([answer["rows"] for _, answer in answers], by, count), answers
 
     async def _each(
         self, endpoint: str, request: dict[str, Any], *, again: bool
@@ -233,28 +234,6 @@ class WebLogClient(ReconnectingClient):
         source = replace(source, key=store_key(settings.encryption_key_file))
         opened.source = await with_index(source, index_path(settings.data_dir, source.stream))
         return opened.source
-
-
-async def _fewer(
-    counts: Sequence[int], ask: Callable[[int], Awaitable[_Answer]]
-) -> tuple[_Answer, int]:
-    """Return the first answer that is not too large, and its count."""
-    for count in counts[:-1]:
-        with contextlib.suppress(TooLarge):
-            return await ask(count), count
-    return await ask(counts[-1]), counts[-1]
-
-
-def highest(
-    answers: Sequence[tuple[str, dict[str, Any]]], by: str, count: int
-) -> list[dict[str, Any]]:
-    """Return the rows of all logs with the highest values of a figure."""
-    rows = [row for _, answer in answers for row in answer["rows"]]
-    if len(answers) > 1:
-        # Figures of sessions have the names of their fields.
-        key = (lambda row: row[by] or 0) if rows and by in rows[0] else sort_key(by)
-        rows.sort(key=key, reverse=True)
-    return rows[:count]
 
 
 def _labelled(log: str, answer: dict[str, Any]) -> tuple[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from cli.web.pages.time_axis_values import check_times, notes_on_clocks
 from cli.web.samples import EVERY, Samples
 from cli.web.svg_charts import day_charts
 from cli.web.time_axis import TimeWindow
-from cli.web.web_log_client import WebLogClient, highest
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import CorruptLog, UsageError
 from projections.past.event_reader import EVENT_TYPES
 
@@ -170,8 +170,7 @@ class Pages:
         until, rows = self._tops.get((endpoint, by), (0.0, []))
         begun = time.monotonic()
         if begun >= until:
-            answers, count = await self._link.ask_highest(endpoint, _FEWER, by, {})
-            rows = highest(answers, by, count)
+            rows, _ = await self._link.ask_highest(endpoint, _FEWER, by, {})
             now = time.monotonic()
             # The broker examines all actors: not every two seconds with 100,000 of them.
             self._tops[endpoint, by] = now + max(seconds / 2, _SHARE * (now - begun)), rows
