@@ -6,19 +6,15 @@ as the work before them. Reading stops when no page requests it; the result is k
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from cli.web.activity import FIGURES, KEPT_MINUTES, MINUTE_MS, Activity
-from cli.web.time_axis import TimeWindow
-from cli.web.timeline_marks import Mark
-from cli.web.topic_activity import Branch, topic_branches
+from cli.web.activity import KEPT_MINUTES, MINUTE_MS, Activity, ActivityOfLogs
 from cli.web.web_log_client import WebLogClient
 from eventstore.display import clock
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
 from eventstore.reading.log_source import LogSource
-from projections.past.disk_use import DiskUse
 from protocol.errors import FoldmqError
 
 _BLOCK: Final = 400
@@ -194,51 +190,6 @@ class ActivityReader:
                 begun = time.monotonic()
         self._stream = stream
         return oldest
-
-
-class ActivityOfLogs:
-    """The activity of some logs, added up."""
-
-    def __init__(self, logs: Sequence[Activity]) -> None:
-        self._logs = logs
-
-    def marks(self, window: TimeWindow) -> dict[str, list[Mark]]:
-        """Return the marks of the minutes of a window, in the order of time."""
-        found: dict[str, list[Mark]] = {}
-        for log in self._logs:
-            for kind, marks in log.marks(window).items():
-                found.setdefault(kind, []).extend(marks)
-        if len(self._logs) > 1:
-            for marks in found.values():
-                marks.sort(key=lambda mark: mark.time_ms)
-        return found
-
-    def totals(self, window: TimeWindow) -> dict[str, int]:
-        """Return the figures of the minutes of a window."""
-        totals = [log.totals(window) for log in self._logs]
-        return {name: sum(one[name] for one in totals) for name in FIGURES}
-
-    def figure(self, name: str, minute: int) -> int:
-        """Return a figure of a minute by its number."""
-        return sum(log.figure(name, minute) for log in self._logs)
-
-    def disk_use(self) -> DiskUse:
-        """Return the disk use of all records."""
-        whole = DiskUse()
-        for log in self._logs:
-            whole = whole.merged(log.disk_use())
-        return whole
-
-    @property
-    def topics_left_out(self) -> int:
-        """The number of messages on topics beyond the limit."""
-        return sum(log.topics.left_out for log in self._logs)
-
-    def branches(
-        self, under: str | None, now_ms: int, retained: Iterable[Mapping[str, Any]]
-    ) -> dict[str, Branch]:
-        """Return the branches of the tree of topics one level below a path."""
-        return topic_branches([log.topics for log in self._logs], under, now_ms, retained)
 
 
 class ReadersOfLogs:

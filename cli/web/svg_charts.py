@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cli.web.activity import KEPT_MINUTES, MINUTE_MS, Activity
-from cli.web.activity_reader import ActivityOfLogs
+from cli.web.activity import KEPT_MINUTES, MINUTE_MS, ActivityOfLogs
 
 WIDTH, HEIGHT = 300, 60
 _TOP = 4
@@ -115,9 +114,7 @@ _CHARTS: Final = (
 )
 
 
-def day_charts(
-    activity: Activity | ActivityOfLogs, since_ms: int, now_ms: int
-) -> list[tuple[Chart, str]]:
+def day_charts(activity: ActivityOfLogs, since_ms: int, now_ms: int) -> list[tuple[Chart, str]]:
     """Return the charts with the units of their values.
 
     They begin at ``since_ms``, from which the activity is known, or a day ago. A point is the mean
@@ -147,10 +144,7 @@ def day_charts(
     return found
 
 
-def _mean(
-    activity: Activity | ActivityOfLogs, name: str, first: int, end: int, share: float
-) -> float:
+def _mean(activity: ActivityOfLogs, name: str, first: int, end: int, share: float) -> float:
     """Return the mean of a figure over some minutes."""
-    return (
-        sum(activity.figure(name, minute) for minute in range(first, end)) * share / (end - first)
-    )
+    total = sum(activity.figure(name, minute) for minute in range(first, end))
+    return total * share / (end - first)

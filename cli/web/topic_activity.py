@@ -110,12 +110,6 @@ class TopicActivity:
         for minute in [one for one in self._minutes if one < time_ms // _MINUTE_MS - RATE_MINUTES]:
             del self._minutes[minute]
 
-    def branches(
-        self, under: str | None, now_ms: int, retained: Iterable[Mapping[str, Any]]
-    ) -> dict[str, Branch]:
-        """Return the branches one level below a path; see :func:`topic_branches`."""
-        return topic_branches([self], under, now_ms, retained)
-
     def figures(self, now_ms: int) -> Iterator[tuple[str, TopicFigures, float]]:
         """Yield the topics with their figures and messages a second."""
         rates = self._rates(now_ms)
