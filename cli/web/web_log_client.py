@@ -14,13 +14,14 @@ from cli.logs.broker_client import LiveBroker, NoLiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.key_files import store_key
 from cli.logs.log_brokers import log_of_session
+from cli.logs.logs import Logs
 from cli.logs.reconnecting_client import OpenBrokers, ReconnectingClient
 from cli.logs.source import index_path
 from cli.logs.source_flags import SourceFlags
 from cli.logs.trace_client import LiveTrace, LogTraces, open_traces
 from cli.settings.log_settings import load_log_settings
 from cli.top.watched_broker import fewer, highest
-from eventstore.display import name
+from eventstore.display import name as shown_name
 from eventstore.errors import NatsUnavailable, UsageError
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.indexed_reading import with_index
@@ -97,7 +98,9 @@ class WebLogClient(ReconnectingClient):
         if given:
             return brokers.of_log(given).node
         if log_of_session(brokers.logs, client) is None:
-            raise UsageError(f"{name(client)} may be in any log: the URL lacks the name of the log")
+            raise UsageError(
+                f"{shown_name(client)} may be in any log: the URL lacks the name of the log"
+            )
         return brokers.of_session(client).node
 
     async def check_log(self, given: str | None) -> str:
@@ -200,6 +203,15 @@ class WebLogClient(ReconnectingClient):
             raise NoLiveBroker(str(error)) from None
         except nats.errors.Error:  # the connection closed during the read
             raise NoLiveBroker("the connection to NATS was lost") from None
+
+    @contextlib.asynccontextmanager
+    async def sources(self, log: str = "") -> AsyncIterator[Logs]:
+        """Yield the log of a name, or without one all of them, by name; raises as :meth:`log`."""
+        logs = Logs([log] if log else await self.logs())
+        async with contextlib.AsyncExitStack() as stack:
+            for name in logs.names:
+                logs[name] = await stack.enter_async_context(self.log(name))
+            yield logs
 
     @contextlib.asynccontextmanager
     async def trace(self, **wanted: Any) -> AsyncIterator[LiveTrace | LogTraces]:

@@ -140,7 +140,7 @@ def all_pages_of_logs(
         page = asyncio.run(
             find_in_logs(
                 sources,
-                dict.fromkeys(fakes, Selection()),
+                Selection(),
                 count,
                 after,
                 backwards=backwards,
@@ -188,8 +188,9 @@ def page_of_logs(
     backwards: bool = False,
 ) -> MergedLogPage:
     sources = {name: as_source(fake) for name, fake in fakes.items()}
-    selection = dict.fromkeys(fakes, wanted or Selection())
-    found = find_in_logs(sources, selection, count, after, backwards=backwards, payload=False)
+    found = find_in_logs(
+        sources, wanted or Selection(), count, after, backwards=backwards, payload=False
+    )
     return asyncio.run(found)
 
 

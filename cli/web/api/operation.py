@@ -106,15 +106,9 @@ class Operation:
 @contextlib.asynccontextmanager
 async def open_sources(call: Call, log: str | None = None) -> AsyncIterator[Logs]:
     """Open the logs, or one of them, which then has no name; raises as ``WebLogClient.log``."""
-    names = await call.link.logs()
-    async with contextlib.AsyncExitStack() as stack:
-        if log:
-            logs = Logs([""])
-            logs[""] = await stack.enter_async_context(call.link.log(log))
-        else:
-            logs = Logs(names)
-            for name in names:
-                logs[name] = await stack.enter_async_context(call.link.log(name))
+    async with call.link.sources(log or "") as named:
+        logs = Logs([""] if log else named)
+        logs.update(zip(logs.names, named.values(), strict=True))
         yield logs
 
 

@@ -6,10 +6,12 @@ merged by the times of the events; within a log the order of the log is kept.
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cli.commands.log_events import Selection
 from cli.logs.point_resolution import cut_off, end_at, parse_point, start_at
@@ -118,7 +120,7 @@ def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:
 
 async def find_in_logs(
     sources: Mapping[str, LogSource],
-    wanted: Mapping[str, Selection],
+    wanted: Selection,
     count: int,
     after: str | None,
     *,
@@ -139,7 +141,7 @@ async def find_in_logs(
         try:
             return await find_page(
                 sources[log],
-                wanted[log],
+                wanted,
                 count,
                 position_of(place),
                 backwards=backwards,
@@ -242,15 +244,33 @@ def position_of(given: str | None) -> Position | None:
     return moment.position
 
 
-class _Budget:
-    """The time limit of one page."""
+class _TimedFilter(EventFilter):
+    """Selects the events of one page, from records that are read until its time is over."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, wanted: Selection, seconds: float, clock: Callable[[], float]) -> None:
+        super().__init__(wanted.types, wanted.session, wanted.topic, most_named=_LOOK_AHEAD)
+        self.looked = (0, 0)
+        """The first and the last record searched."""
+        self.may_stop: Callable[[int], bool] = bool
+        """Whether to stop behind a record, by its sequence, when the time is over."""
+        self.stopped_at: int | None = None
+        """The record behind which reading has stopped."""
         self._clock = clock
         self._end = clock() + seconds
         self._slice = clock() + _SLICE
 
-    async def spend(self) -> bool:
+    async def records(self, source: LogSource, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield records as the base does, and let other tasks run."""
+        async for record in super().records(source, first, last):
+            yield record
+            sequence = record.sequence
+            earliest, latest = self.looked
+            self.looked = (min(earliest or sequence, sequence), max(latest, sequence))
+            if not await self.has_time() and self.may_stop(sequence):
+                self.stopped_at = sequence
+                return
+
+    async def has_time(self) -> bool:
         """Let other tasks run; return whether there is time left."""
         now = self._clock()
         if now > self._slice:
@@ -285,10 +305,11 @@ async def find_page(
         return LogPage([], None, False, (0, 0), beginning, said)
     start = await start_at(source, wanted.start)
     if after is not None and backwards:
-        end = min(end, _before(after), key=_place)
+        end = min(end, _point(after - 1), key=_place)
     elif after is not None:
-        start = max(start, _behind(after), key=_place)
-    search = _Search(source, wanted, count, _Budget(seconds, clock), payload=payload)
+        start = max(start, _point(after + 1), key=_place)
+    selected = _TimedFilter(wanted, seconds, clock)
+    search = _Search(source, selected, count, payload=payload)
     if start.sequence > end.sequence:
         return LogPage([], None, False, (0, 0), beginning)
     found = search.backwards(start, end) if backwards else search.forwards(start, end)
@@ -300,78 +321,57 @@ async def find_page(
         first, last = start.sequence, end.sequence
         first, last = (reached or first, last) if backwards else (first, reached or last)
         lost = [statement(doubt) for doubt in await lost_records(source, last, first)]
-    return LogPage(rows, following, timed_out, search.looked, beginning, lost=lost)
+    return LogPage(rows, following, timed_out, selected.looked, beginning, lost=lost)
 
 
-def _place(point: LogPoint) -> tuple[int, int]:
-    return point.sequence, point.index
+def _place(point: LogPoint) -> Position:
+    return position(point.sequence, point.index)
 
 
-def _before(at: Position) -> LogPoint:
-    """Return the end of the records to read before a position."""
-    if index_of(at):
-        return LogPoint(sequence_of(at), index_of(at) - 1)
-    return LogPoint(sequence_of(at) - 1)
+def _point(at: Position) -> LogPoint:
+    return LogPoint(sequence_of(at), index_of(at))
 
 
-def _behind(at: Position) -> LogPoint:
-    """Return the start of the records to read after a position."""
-    if index_of(at) == MAX_INDEX:
-        return LogPoint(sequence_of(at) + 1, 0)
-    return LogPoint(sequence_of(at), index_of(at) + 1)
-
-
-class _FoundEvents(NamedTuple):
-    """A selected event."""
+class _FoundEvent(NamedTuple):
+    """A selected event, without its record, which may be large."""
 
     entry: EventEntry
     payload: str
+
+
+_Rows: TypeAlias = tuple[list[Row], Position | None, bool]
+"""Rows, the position to continue (None: there are no more), and whether the time ran out."""
 
 
 class _Search:
     """Searches for the events of one page."""
 
     def __init__(
-        self, source: LogSource, wanted: Selection, count: int, budget: _Budget, *, payload: bool
+        self, source: LogSource, selected: _TimedFilter, count: int, *, payload: bool
     ) -> None:
-        self.looked = (0, 0)
         self._source = source
-        self._selected = EventFilter(
-            wanted.types, wanted.session, wanted.topic, most_named=_LOOK_AHEAD
-        )
+        self._selected = selected
         self._topics = MessageTopics(source)
-        self._reader = EventReader(source, self._selected, topics=self._topics)
+        self._reader = EventReader(source, selected, topics=self._topics)
         self._count = count
-        self._budget = budget
         self._payload = payload
 
-    async def forwards(
-        self, start: LogPoint, end: LogPoint
-    ) -> tuple[list[Row], Position | None, bool]:
-        """Return events, earliest first; the position to continue; and whether the time ran out."""
+    async def forwards(self, start: LogPoint, end: LogPoint) -> _Rows:
+        """Return events, earliest first."""
         rows: list[Row] = []
         turns = TurnAssembler(anywhere=True)
-        async for record in self._selected.records(self._source, start.sequence, end.sequence):
-            for part, void in _sorted_out(turns, record):
-                for found in await self._chosen(part, start, end, void=void):
-                    rows.append(await self._row(found))
-                    if len(rows) == self._count:
-                        return rows, _end_of(found.entry), False
-            self._look(record.sequence)
-            going_on = await self._budget.spend() or record.sequence == end.sequence
-            if not going_on and not turns.rest():
-                return rows, position(record.sequence, MAX_INDEX), True
-        for part, void in await parts_left(self._source, turns, end.sequence):
-            for found in await self._chosen(part, start, end, void=void):
+        self._selected.may_stop = lambda sequence: sequence < end.sequence and not turns.rest()
+        async with contextlib.aclosing(self._found(start, end, turns)) as events:
+            async for found in events:
                 rows.append(await self._row(found))
                 if len(rows) == self._count:
                     return rows, _end_of(found.entry), False
+        if self._selected.stopped_at is not None:
+            return rows, position(self._selected.stopped_at, MAX_INDEX), True
         return rows, None, False
 
-    async def backwards(
-        self, start: LogPoint, end: LogPoint
-    ) -> tuple[list[Row], Position | None, bool]:
-        """Return events, latest first; the position to continue; and whether the time ran out."""
+    async def backwards(self, start: LogPoint, end: LogPoint) -> _Rows:
+        """Return events, latest first."""
         rows: list[Row] = []
         block = _LOOK_BACK
         last = end
@@ -380,52 +380,40 @@ class _Search:
                 self._source, start.sequence, last.sequence, block
             )
             begun = time.perf_counter()
-            chosen = await self._block(first, last, start, whole=last == end)
-            if chosen is None:
+            turns, newest = TurnAssembler(anywhere=True), last == end
+            # The first block is read whole, however long it takes.
+            self._selected.may_stop = (lambda _: False) if newest else (lambda _: True)
+            events = self._found(max(start, LogPoint(first, 0), key=_place), last, turns)
+            chosen = deque([found async for found in events], maxlen=self._count)
+            if self._selected.stopped_at is not None:
                 return rows, position(last.sequence + 1, 0), True
             for found in reversed(chosen):
                 rows.append(await self._row(found))
                 if len(rows) == self._count:
                     return rows, found.entry.at, False
             last = LogPoint(first - 1)
-            if last.sequence >= start.sequence and not await self._budget.spend():
+            if last.sequence >= start.sequence and not await self._selected.has_time():
                 return rows, position(first, 0), True
-            taken = max(time.perf_counter() - begun, 1e-3)
-            block = max(1, min(2 * block, _LOOK_MAX, int(block * _BLOCK_SECONDS / taken)))
+            seconds = max(time.perf_counter() - begun, 1e-3)
+            block = max(1, min(2 * block, _LOOK_MAX, int(block * _BLOCK_SECONDS / seconds)))
         return rows, None, False
 
-    async def _block(
-        self, first: int, last: LogPoint, start: LogPoint, *, whole: bool
-    ) -> list[_FoundEvents] | None:
-        """Return the last selected events of some records, in order; None: the time ran out.
+    async def _found(
+        self, start: LogPoint, end: LogPoint, turns: TurnAssembler
+    ) -> AsyncGenerator[_FoundEvent, None]:
+        """Yield the selected events between two points, as far as there is time."""
+        async for entry in self._reader.entries(start, end, turns, ended=False):
+            yield self._kept(entry)
+        if self._selected.stopped_at is None:
+            for part, void in await parts_left(self._source, turns, end.sequence):
+                async for entry in self._reader.selected(part, start, end, void=void):
+                    yield self._kept(entry)
 
-        ``whole``: all records are read, however long it takes.
-        """
-        turns = TurnAssembler(anywhere=True)
-        found: list[_FoundEvents] = []
-        async for record in self._selected.records(self._source, first, last.sequence):
-            self._look(record.sequence)
-            for part, void in _sorted_out(turns, record):
-                found += await self._chosen(part, start, last, void=void)
-            del found[: -self._count]
-            if not await self._budget.spend() and not whole:
-                return None
-        for part, void in await parts_left(self._source, turns, last.sequence):
-            found += await self._chosen(part, start, last, void=void)
-        return found[-self._count :]
+    def _kept(self, entry: EventEntry) -> _FoundEvent:
+        payload = payload_words(entry.event, entry.area) if self._payload else ""
+        return _FoundEvent(entry._replace(area=_NO_AREA, record=None), payload.removeprefix(": "))
 
-    async def _chosen(
-        self, part: Record, start: LogPoint, end: LogPoint, *, void: bool
-    ) -> list[_FoundEvents]:
-        found = []
-        async for entry in self._reader.selected(part, start, end, void=void):
-            payload = payload_words(entry.event, entry.area) if self._payload else ""
-            # Without the payload area, which would keep the whole record in memory.
-            kept = entry._replace(area=_NO_AREA)
-            found.append(_FoundEvents(kept, payload.removeprefix(": ")))
-        return found
-
-    async def _row(self, found: _FoundEvents) -> Row:
+    async def _row(self, found: _FoundEvent) -> Row:
         entry = found.entry
         await self._topics.load(of_few_records(refs_of(entry.event)))
         return Row(
@@ -440,18 +428,7 @@ class _Search:
             _end_of(entry),
         )
 
-    def _look(self, sequence: int) -> None:
-        first, last = self.looked
-        self.looked = (min(first or sequence, sequence), max(last, sequence))
-
 
 def _end_of(entry: EventEntry) -> Position:
     """Return the last position of an event."""
     return entry.at + max(entries(entry.event), 1) - 1
-
-
-def _sorted_out(turns: TurnAssembler, record: Record) -> Iterator[tuple[Record, bool]]:
-    """Yield the parts of turns completed or voided by a record, and whether they are void."""
-    void, complete = turns.take(record)
-    yield from ((part, True) for part in void)
-    yield from ((part, False) for part in complete)

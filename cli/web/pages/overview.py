@@ -1,6 +1,5 @@
 """The overview, the page of an actor, and the event log."""
 
-import contextlib
 import time
 from typing import Any
 
@@ -224,16 +223,12 @@ class Pages:
             wanted = event_selection(
                 query["session"], query["topic"], kinds, bounds, None, follow=False
             )
-            async with contextlib.AsyncExitStack() as stack:
-                names = [log] if log else await self._link.logs()
-                if len(names) > 1:
+            async with self._link.sources(log) as sources:
+                if len(sources) > 1:
                     check_times(wanted.start, wanted.end)
-                sources = {
-                    name: await stack.enter_async_context(self._link.log(name)) for name in names
-                }
                 found = await find_in_logs(
                     sources,
-                    dict.fromkeys(names, wanted),
+                    wanted,
                     rows,
                     after,
                     backwards=order == "newest",

@@ -4,9 +4,8 @@ With several logs it is about all of them, or about one that is chosen. A moment
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -110,7 +109,7 @@ class TimePages:
         for minute in range(-(-window.begin_ms // MINUTE_MS), window.end_ms // MINUTE_MS + 1):
             place = (minute * MINUTE_MS - window.begin_ms) * count // window.span_ms
             counts[min(place, count - 1)] += activity.figure("published", minute)
-        by_time = len(await self._names(log)) > 1
+        by_time = not log and len(await self._link.logs()) > 1
         drawn = axis(whole, window, activity.marks(window), by_time=by_time)
         return {**drawn, "bars": bars(counts)}
 
@@ -118,16 +117,6 @@ class TimePages:
         """Return the part of the page with the difference between two moments."""
         log = await chosen_log(request, self._link)
         return self._site.part(request, "difference.html", **await self._about(request, log))
-
-    async def _names(self, log: str) -> list[str]:
-        """Return the names of the logs that a page is about."""
-        return [log] if log else await self._link.logs()
-
-    @contextlib.asynccontextmanager
-    async def _sources(self, log: str) -> AsyncIterator[dict[str, LogSource]]:
-        async with contextlib.AsyncExitStack() as stack:
-            names = await self._names(log)
-            yield {name: await stack.enter_async_context(self._link.log(name)) for name in names}
 
     async def _about(self, request: web.Request, log: str) -> dict[str, Any]:
         """Return the values of the time axis for the template."""
@@ -137,7 +126,7 @@ class TimePages:
         return {"about": about, "asked": pins_compared(request, diff)}
 
     async def _difference(self, log: str, *given: str) -> dict[str, Any]:
-        async with self._sources(log) as sources:
+        async with self._link.sources(log) as sources:
             times = [*map(parse_point, given)]
             moments = [await _points(sources, one) for one in times]
             clocks = await notes_on_clocks(sources, *times)
@@ -184,7 +173,7 @@ class TimePages:
 
     async def _moment(self, log: str, at: str | None) -> dict[str, Any]:
         """Return the broker as of a moment: the figures of its minute, and the events before it."""
-        async with self._sources(log) as sources:
+        async with self._link.sources(log) as sources:
             moment = None if at is None else parse_point(at)
             points = await _points(sources, moment)
             notes = await notes_on_clocks(sources, moment)

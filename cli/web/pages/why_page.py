@@ -1,7 +1,6 @@
 """The page with the history of a message, as ``foldmq why`` prints it."""
 
 import asyncio
-import contextlib
 import time
 
 from aiohttp import web
@@ -13,9 +12,8 @@ from cli.web.pages.responses import Site, asked, chosen_log, number
 from cli.web.pages.time_axis_values import notes_on_clocks
 from cli.web.web_log_client import WebLogClient
 from eventstore.errors import CutOff, NotFound, UsageError
-from eventstore.reading.log_source import LogSource
 from eventstore.reading.progress import silent
-from projections.past.log_stories import LogStory, WantedMessages
+from projections.past.log_stories import WantedMessages
 from projections.past.story_text import log_story_lines
 
 _SECONDS = 10.0
@@ -85,46 +83,21 @@ class WhyPage:
             raise UsageError("give either a topic or a position")
         if given["at"] is not None and given["topic"] is None:
             raise UsageError("a time needs a topic: a position names one message already")
+        place = None if given["position"] is None else position_of_message(given["position"])
+        moment = None if given["at"] is None else parse_point(given["at"])
+        if given["topic"] is not None:
+            check_filter(given["topic"])
+        wanted = WantedMessages(given["topic"], given["client"], last, place, moment=moment)
         try:
-            async with (
-                asyncio.timeout(_SECONDS),
-                self._one,
-                contextlib.AsyncExitStack() as stack,
-            ):
-                sources = {
-                    name: await stack.enter_async_context(self._link.log(name))
-                    for name in await self._link.logs()
-                }
-                found = await _stories(sources, log, given, last)
-                moment = parse_point(given["at"]) if given["at"] is not None else None
-                notes = await notes_on_clocks(sources if not log else {log: sources[log]}, moment)
+            async with asyncio.timeout(_SECONDS), self._one, self._link.sources() as logs:
+                found = await find_messages(logs, log if log in logs else None, wanted, silent)
+                notes = await notes_on_clocks({log: logs[log]} if log else logs, moment)
         except TimeoutError:
             raise UsageError(
                 f"the log was not read within {_SECONDS:.0f} s: foldmq why has no limit"
             ) from None
         now_ms = int(time.time() * 1000)
-        stories = [
-            (
-                one.log,
-                [
-                    line.removeprefix("  ")
-                    for line in log_story_lines(one, log, given["client"], now_ms)
-                ],
-            )
-            for one in found
-        ]
-        return stories, notes
-
-
-async def _stories(
-    sources: dict[str, LogSource], log: str, given: dict[str, str | None], last: int
-) -> list[LogStory]:
-    """Return the histories of the messages; raises NotFound or CutOff if there are none."""
-    topic, place = given["topic"], None
-    moment = parse_point(given["at"]) if given["at"] is not None else None
-    if topic is not None:
-        check_filter(topic)
-    if given["position"] is not None:
-        place = position_of_message(given["position"])
-    wanted = WantedMessages(topic, given["client"], last, place, moment=moment)
-    return await find_messages(sources, log if log in sources else None, wanted, silent)
+        stories = [(one.log, log_story_lines(one, log, given["client"], now_ms)) for one in found]
+        return [
+            (name, [line.removeprefix("  ") for line in lines]) for name, lines in stories
+        ], notes
