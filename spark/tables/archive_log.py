@@ -4,7 +4,7 @@ An archive is a directory with one directory for each node, ``node=<node>``; eac
 complete and may be read alone. See ``docs/archive.md``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import merge
@@ -49,7 +49,7 @@ class ArchivedLog:
         """Sequences of the first records of files."""
         return tuple(one.first for one in self._ledger().between(self.first, self.last))
 
-    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read(self, first: int, last: int) -> Generator[tuple[int, bytes]]:
         """Yield (sequence, bytes) between two sequences, both included, in order, each once.
 
         Raises ArchiveDamaged, which names the file and the record.

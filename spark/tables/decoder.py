@@ -7,7 +7,7 @@ for each type that has it, and its cells are brought into the order of the log b
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, islice
 from typing import Any, Final, NamedTuple
@@ -44,6 +44,17 @@ MAX_ROWS: Final = 1 << 15
 _BYTES: Final = 32 << 20
 """Maximum bytes of text repeated by the rows of a batch: an event about 30 000 messages is short,
 but each of its rows repeats its session and its filter, which may have 64 KiB."""
+
+
+_OF_RECORDS: Final[Mapping[str, Callable[[Record], Any]]] = {
+    "node": lambda record: record.node,
+    "seq": lambda record: record.sequence,
+    "time": lambda record: record.time_ms * 1000,
+    "time_ms": lambda record: record.time_ms,
+    "steady_ms": lambda record: record.steady_ms,
+    "part": lambda record: record.part,
+}
+"""The columns that all events of a record share; ``part`` of entries is that of their events."""
 
 
 class ParsedRecord(NamedTuple):
@@ -238,19 +249,8 @@ class _Table:
 
     def _common_cells(self, name: str) -> Cells | None:
         """Return the cells of a column that all events have; None: another column."""
-        records, record_of = self._records, self._record_of
-        if name == "node":
-            return Cells([record.node for record in records], record_of)
-        if name == "seq":
-            return Cells(_integers(record.sequence for record in records), record_of)
-        if name == "time_ms":
-            return Cells(_integers(record.time_ms for record in records), record_of)
-        if name == "time":
-            return Cells(_integers(record.time_ms * 1000 for record in records), record_of)
-        if name == "steady_ms":
-            return Cells(_integers(record.steady_ms for record in records), record_of)
-        if name == "part" and not self._entries:
-            return Cells(_integers(record.part for record in records), record_of)
+        if name in _OF_RECORDS and (name != "part" or not self._entries):
+            return Cells([*map(_OF_RECORDS[name], self._records)], self._record_of)
         if name == "position":
             return Cells(self._positions)
         if name == "index":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
@@ -15,10 +16,7 @@ from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
-
-    T = TypeVar("T")
+    from collections.abc import Iterable, Iterator
 
 _HADOOP_NAMES: Final = {"s3a": "s3", "s3n": "s3"}
 """Hadoop's names of stores -> their usual names."""
@@ -82,47 +80,28 @@ class Directory:
 
     def folders(self) -> list[str]:
         """Return the names of the directories in it. Raises NoDirectory."""
-
-        def look(system: fs.FileSystem, path: str) -> list[str]:
+        with self._opened() as (system, path):
             found = system.get_file_info(fs.FileSelector(path))
-            return sorted(one.base_name for one in found if one.type == fs.FileType.Directory)
-
-        return self._do(look)
+        return sorted(one.base_name for one in found if one.type == fs.FileType.Directory)
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file in it; None if it does not exist. Raises NoDirectory."""
-
-        def look(system: fs.FileSystem, path: str) -> bytes | None:
-            file = f"{path}/{name}"
-            if system.get_file_info(file).type != fs.FileType.File:
+        with self._opened() as (system, path):
+            if system.get_file_info(f"{path}/{name}").type != fs.FileType.File:
                 return None
-            with system.open_input_stream(file) as stream:
-                data: bytes = stream.read()
-                return data
-
-        return self._do(look)
+            return _content(system, f"{path}/{name}")
 
     def read_all(self, names: Iterable[str]) -> list[bytes]:
         """Return the contents of several files in it. Raises NoDirectory, StoreUnavailable."""
-
-        def look(system: fs.FileSystem, path: str) -> list[bytes]:
-            def content(name: str) -> bytes:
-                with system.open_input_stream(f"{path}/{name}") as stream:
-                    data: bytes = stream.read()
-                    return data
-
-            with ThreadPoolExecutor(_READERS) as pool:
-                return list(pool.map(content, names))
-
-        return self._do(look)
+        with self._opened() as (system, path), ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(lambda name: _content(system, f"{path}/{name}"), names))
 
     def files(self, name: str = "") -> dict[str, FileStat]:
         """Return all files below a directory in it, by their paths in this one.
 
         There are none if it does not exist. Raises NoDirectory, StoreUnavailable.
         """
-
-        def look(system: fs.FileSystem, path: str) -> dict[str, FileStat]:
+        with self._opened() as (system, path):
             # allow_not_found would also allow that the bucket does not exist
             try:
                 infos = system.get_file_info(fs.FileSelector(f"{path}/{name}", recursive=True))
@@ -136,25 +115,21 @@ class Directory:
                 if info.type == fs.FileType.File
             }
 
-        return self._do(look)
-
     def sizes(self, names: Iterable[str]) -> list[int]:
         """Return the sizes of files in it, in bytes. Raises NoDirectory, StoreUnavailable."""
-
-        def look(system: fs.FileSystem, path: str) -> list[int]:
+        with self._opened() as (system, path):
             infos = system.get_file_info([f"{path}/{name}" for name in names])
             if any(info.type != fs.FileType.File for info in infos):
                 raise FileNotFoundError
-            return [int(info.size) for info in infos]
-
-        return self._do(look)
+        return [int(info.size) for info in infos]
 
     def region_and_path(self) -> tuple[str, str]:
         """Return the region of an S3 bucket, and the bucket and path of this directory in it.
 
         Raises NoDirectory, StoreUnavailable.
         """
-        return self._do(lambda system, path: (str(system.region), path))
+        with self._opened() as (system, path):
+            return str(system.region), path
 
     def names_objects(self) -> bool:
         """Return whether its path in a bucket can be that of objects, for all libraries."""
@@ -171,9 +146,11 @@ class Directory:
         system, path = self._system()
         return system.open_input_file(f"{path}/{name}")
 
-    def _do(self, look: Callable[[fs.FileSystem, str], T]) -> T:
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[fs.FileSystem, str]]:
+        """Yield the file system and the path of the directory in it."""
         try:
-            return look(*self._system())
+            yield self._system()
         except FileNotFoundError:
             raise NoDirectory(f"there is no directory {self}") from None
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -193,6 +170,12 @@ class Directory:
             raise NoDirectory(f"{self} names no bucket: write s3://BUCKET/PATH")
         system, path = fs.FileSystem.from_uri(f"{scheme}://{rest}")
         return system, path.rstrip("/") or "/"
+
+
+def _content(system: fs.FileSystem, file: str) -> bytes:
+    with system.open_input_stream(file) as stream:
+        data: bytes = stream.read()
+        return data
 
 
 def user_and_query(where: str) -> tuple[str, dict[str, str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -28,17 +28,20 @@ _LISTED: Final = 10
 _STEP_BYTES: Final = 4 << 20
 
 
-def find_logs(options: SourceOptions) -> list[StoredLog]:
+def find_logs(
+    options: SourceOptions, ask: Callable[[NatsAccess], list[NatsLog]] | None = None
+) -> list[StoredLog]:
     """Return the current logs, each once, in the order of their names.
 
-    Raises NoLog, BadOption if the choice is ambiguous, NatsUnavailable, and the errors of reading
-    the archive.
+    ``ask`` finds those in NATS; None: over a connection for this call. Raises NoLog, BadOption if
+    the choice is ambiguous, NatsUnavailable, and the errors of reading the archive.
     """
     old = find_in_archive(options)
     access = options.access
-    return join_with_archive(
-        options, [] if access is None else run_sync(_ask(access, options.streams)), old
-    )
+    if access is None:
+        return join_with_archive(options, [], old)
+    stored = run_sync(_ask(access, options.streams)) if ask is None else ask(access)
+    return join_with_archive(options, stored, old)
 
 
 async def _ask(access: NatsAccess, wanted: Sequence[str]) -> list[NatsLog]:
@@ -181,7 +184,7 @@ class JoinedLog:
         behind = range(max(newer.first, self.older.last + 1), newer.last + 1, step)
         return (*self.older.borders, *behind)
 
-    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read(self, first: int, last: int) -> Generator[tuple[int, bytes]]:
         """Yield (sequence, bytes) between two sequences, each once."""
         older, newer = self.older, self.newer
         if older.last < older.first:

@@ -37,7 +37,7 @@ def push_filters(
         found = _apply(pushed, one)
         if found is not None:
             pushed = found
-        if found is None or one.attribute[0] not in _NAMES - {"node"}:  # type: ignore[attr-defined]
+        if found is None or one.attribute[0] not in _NAMES.keys() - {"node"}:  # type: ignore[attr-defined]
             rest.append(one)
     return pushed, rest
 
@@ -67,40 +67,32 @@ def _apply(pushed: PushedFilters, one: Filter) -> PushedFilters | None:
         return None
     lowest = None if isinstance(one, (LessThan, LessThanOrEqual)) else min(numbers)
     highest = None if isinstance(one, (GreaterThan, GreaterThanOrEqual)) else max(numbers)
-    return _between(pushed, "sequence" if column in _SEQUENCES else "ms", lowest, highest)
+    bounds = ("since_ms", "until_ms")
+    if column in ("seq", "position"):
+        bounds = ("first_sequence", "last_sequence")
+    return _between(pushed, bounds, lowest, highest)
 
 
 def _named(pushed: PushedFilters, column: str, values: list[Any]) -> PushedFilters | None:
     """Add a filter by names."""
     if not all(type(value) is str for value in values):
         return None
+    before: frozenset[str] | None = getattr(pushed, _NAMES[column])
     wanted = frozenset(values)
-    before = {"node": pushed.nodes, "type": pushed.types, "session": pushed.sessions}[column]
-    left = wanted if before is None else wanted & before
-    if column == "node":
-        return replace(pushed, nodes=left)
-    if column == "type":
-        return replace(pushed, types=left)
-    return replace(pushed, sessions=left)
+    named: Any = {_NAMES[column]: wanted if before is None else wanted & before}
+    return replace(pushed, **named)
 
 
 def _between(
-    pushed: PushedFilters, what: str, lowest: int | None, highest: int | None
+    pushed: PushedFilters, bounds: tuple[str, str], lowest: int | None, highest: int | None
 ) -> PushedFilters:
-    """Add bounds; they may be wider than the filter's, never narrower."""
-    if what == "sequence":
-        first, last = pushed.first_sequence, pushed.last_sequence
-        if lowest is not None:
-            first = max(first, lowest)
-        if highest is not None:
-            last = highest if last is None else min(last, highest)
-        return replace(pushed, first_sequence=first, last_sequence=last)
-    since, until = pushed.since_ms, pushed.until_ms
-    if lowest is not None:
-        since = lowest if since is None else max(since, lowest)
-    if highest is not None:
-        until = highest if until is None else min(until, highest)
-    return replace(pushed, since_ms=since, until_ms=until)
+    """Add bounds, of which there may be some; they may be wider than the filter's."""
+    found: dict[str, Any] = {}
+    for name, bound, narrower in zip(bounds, (lowest, highest), (max, min), strict=True):
+        if bound is not None:
+            before = getattr(pushed, name)
+            found[name] = bound if before is None else narrower(before, bound)
+    return replace(pushed, **found)
 
 
 def _number(value: Any) -> int | None:
@@ -125,8 +117,8 @@ def _milliseconds(value: Any) -> int | None:
     return (value - _EPOCH) // timedelta(milliseconds=1)
 
 
-_NAMES: Final = frozenset({"node", "type", "session"})
-_SEQUENCES: Final = frozenset({"seq", "position"})
+_NAMES: Final = {"node": "nodes", "type": "types", "session": "sessions"}
+"""Columns of names, and the fields for them."""
 _MEASURES: Final[Mapping[str, Callable[[Any], int | None]]] = {
     "seq": _number,
     "position": _record,

@@ -28,7 +28,7 @@ from eventstore.errors import CorruptLog, CutOff, NoLog
 from eventstore.format.records import decode_record
 from eventstore.nats.connection import disconnect
 from spark.runtime.marked_errors import BadOption, mark_errors
-from spark.tables.discovery import find_in_archive, find_in_nats, join_with_archive
+from spark.tables.discovery import find_in_nats, find_logs
 from spark.tables.nats_access import NatsAccess
 from spark.tables.nats_log import NatsLog
 from spark.tables.options import SourceOptions
@@ -54,12 +54,7 @@ class PollingConnection:
 
     def find(self) -> list[StoredLog]:
         """Return the current logs; raises as ``discovery.find_logs``."""
-        old = find_in_archive(self._options)
-        access = self._options.access
-        stored: list[NatsLog] = []
-        if access is not None:
-            stored = self._run(access)
-        return join_with_archive(self._options, stored, old)
+        return find_logs(self._options, self._run)
 
     def close(self) -> None:
         """Disconnect."""
