@@ -123,9 +123,16 @@ class Visitor:
         answer = self.do(self.client.request(subject, data, timeout, headers=named or None))
         return bytes(answer.data)
 
-    def recorded(self, subject: str, data: bytes = b"", qos: int = 1, **headers: str) -> Any:
+    def recorded(
+        self,
+        subject: str,
+        data: bytes = b"",
+        qos: int = 1,
+        timeout: float = TIMEOUT,
+        **headers: str,
+    ) -> Any:
         """The broker's answer to a message that it is to record."""
-        return json.loads(self.ask(subject, data, Foldmq_QoS=str(qos), **headers))
+        return json.loads(self.ask(subject, data, timeout, Foldmq_QoS=str(qos), **headers))
 
 
 def mqtt_subscribed(

@@ -290,7 +290,9 @@ def test_salvage_while_the_broker_runs(make_broker: Callable[..., Broker], tmp_p
 IMPATIENT = "commit_timeout = 2\nlog_format = 'json'\n"
 
 
-@pytest.mark.parametrize(("rounds", "processes"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("rounds", "processes"), [pytest.param(2, 1, marks=pytest.mark.long), (1, 2)]
+)
 def test_full_disk(
     make_broker: Callable[..., Broker], small_disk: Path, rounds: int, processes: int
 ) -> None:
