@@ -28,7 +28,7 @@ from actors.access.login_backoff import network
 from cli.commands.bulk_change import operator_name
 from cli.settings.setting_sources import ConfigError
 from cli.users import line_files
-from cli.web.tokens import BadTokens, Grant, ends, read
+from cli.web.tokens import BadTokens, Grant, ends, file_state, read
 from eventstore.task_cancellation import end_tasks
 from protocol.errors import FoldmqError
 
@@ -44,6 +44,7 @@ _AGAIN: Final = (1.0, 30.0)
 _LONGEST_ADDRESS: Final = 100
 _END_SECONDS: Final = 1.0
 
+_FIELDS: Final = ("outcome", "address", "name", "role", "reason", "count", "first_ms")
 _LINES: Final = {
     "login": "web page login",
     "refused": "web page login refused",
@@ -68,15 +69,12 @@ class Entry:
 
     def values(self) -> dict[str, str | int]:
         """Return the fields of the event as JSON."""
-        return {
-            "outcome": self.outcome,
-            "address": self.address,
-            "name": self.name,
-            "role": self.role,
-            "reason": self.reason,
-            "count": self.count,
-            "first_ms": self.first_ms,
-        }
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    async def record(self, record: Callable[..., Awaitable[object]], **more: str) -> None:
+        """Send it to the broker, with ``more`` fields of the event."""
+        values = {**self.values(), **more}
+        await record("change", do="web_accessed", by=operator_name(), **values)
 
 
 @dataclass(slots=True)
@@ -225,9 +223,7 @@ class AuditTrail:
         while self._waiting:
             entry = self._waiting[0]
             try:
-                await self._record(
-                    "change", do="web_accessed", by=operator_name(), **entry.values()
-                )
+                await entry.record(self._record)
             except FoldmqError as error:
                 if not pause:
                     log.warning("web page: logins cannot be recorded yet", reason=str(error))
@@ -279,7 +275,7 @@ class TokenAudit:
             await asyncio.sleep(pause)
 
     async def _look(self) -> None:
-        seen = self._stamp()
+        seen = file_state(self._file)
         if seen == self._seen:
             return
         try:
@@ -297,32 +293,11 @@ class TokenAudit:
         self._seen = seen
 
     async def _record_change(self, outcome: str, grant: Grant) -> None:
-        await self._record(
-            "change",
-            do="web_accessed",
-            by=operator_name(),
-            outcome=outcome,
-            address="",
-            name=grant.name,
-            role=grant.role,
-            reason="",
-            expires=ends(grant.expires),
-            count=1,
-            first_ms=round(time.time() * 1000),
-        )
-        log.info(
-            "web token added" if outcome == ADDED else "web token removed",
-            name=grant.name,
-            role=grant.role,
-            expires=ends(grant.expires),
-        )
-
-    def _stamp(self) -> object:
-        try:
-            found = self._file.stat()
-        except OSError as error:
-            return error.errno
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        entry = Entry(outcome, "", grant.name, grant.role, "", round(time.time() * 1000))
+        expires = ends(grant.expires)
+        await entry.record(self._record, expires=expires)
+        change = "web token added" if outcome == ADDED else "web token removed"
+        log.info(change, name=grant.name, role=grant.role, expires=expires)
 
     def _read_recorded(self) -> dict[str, Grant]:
         try:

@@ -173,6 +173,15 @@ def read(path: Path) -> dict[str, Grant]:
     return parse(path, data.decode("utf-8-sig", "replace"))
 
 
+def file_state(file: Path) -> object:
+    """Return what changes with the content of a file; of one that cannot be read, why."""
+    try:
+        state = file.stat()
+    except OSError as error:
+        return error.errno
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
 class Tokens:
     """The page's own token, and those of a file that is reread when it changes.
 
@@ -224,11 +233,7 @@ class Tokens:
     def _read_again(self) -> None:
         if self.file is None:
             return
-        try:
-            found = self.file.stat()
-            seen: object = (found.st_mtime_ns, found.st_size, found.st_ino)
-        except OSError as error:
-            seen = error.errno
+        seen = file_state(self.file)
         if seen == self._seen:
             return
         before, self._seen = self._grants, seen
