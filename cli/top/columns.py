@@ -158,10 +158,10 @@ ACTORS_OF_LOGS = (
 
 def _of_status(*path: str) -> Callable[[Row], Any]:
     def of(row: Row) -> Any:
-        found = row["status"]
+        value = row["status"]
         for part in path:
-            found = None if found is None else found.get(part)
-        return found
+            value = None if value is None else value.get(part)
+        return value
 
     return of
 
@@ -176,8 +176,8 @@ def _messages(row: Row, name: str) -> str:
 
 
 def _p99(row: Row, name: str) -> str:
-    found = _rate(row, name)
-    return number_format.figure_duration(None if found is None else found.p99)
+    percentiles = _rate(row, name)
+    return number_format.figure_duration(None if percentiles is None else percentiles.p99)
 
 
 def _state_of_log(row: Row) -> str:
@@ -253,8 +253,8 @@ def holding(rows: list[Row], part: str) -> list[Row]:
     """Return the rows of topics that match a filter; an empty one matches all."""
     if not part:
         return rows
-    wanted = as_glob(part)
-    return [row for row in rows if fnmatchcase(str(row["topic"]), wanted)]
+    pattern = as_glob(part)
+    return [row for row in rows if fnmatchcase(str(row["topic"]), pattern)]
 
 
 def as_glob(part: str) -> str:

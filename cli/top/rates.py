@@ -92,25 +92,25 @@ def between_all(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) ->
     Those of a broker that was restarted are not known, and not included; None if none are known.
     """
     rates: list[dict[tuple[str, str], float]] = []
-    known: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
+    usable: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     for before, after in pairs:
         if _seconds(before, after) <= 0 or _identity(before) != _identity(after):
             continue
         with contextlib.suppress(_CounterReset):
             rates.append(_rises(before, after))
-            known.append((before, after))
-    if not known:
+            usable.append((before, after))
+    if not usable:
         return None
     total: Counter[tuple[str, str]] = Counter()
     for each in rates:
         total.update(each)
     return Rates(
-        max(_seconds(*pair) for pair in known),
+        max(_seconds(*pair) for pair in usable),
         messages_in=tuple(total["in", str(qos)] for qos in range(3)),
         messages_out=tuple(total["out", str(qos)] for qos in range(3)),
         dropped={name: rate for (kind, name), rate in total.items() if kind == "dropped" and rate},
-        commit=_percentiles_of(known, "commit"),
-        lag=_percentiles_of(known, "lag"),
+        commit=_percentiles_of(usable, "commit"),
+        lag=_percentiles_of(usable, "lag"),
         **{name: total["total", name] for name in _TOTALS},
     )
 
@@ -150,11 +150,11 @@ def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> 
     ``counts[i]`` is for values in ``(bounds[i - 1], bounds[i]]``, the last one for all above;
     within two bounds an even distribution is assumed. There must be values.
     """
-    wanted = share * sum(counts)
+    rank = share * sum(counts)
     below = 0
     for (low, high), count in zip(pairwise((0.0, *bounds)), counts, strict=False):
-        if count and below + count >= wanted:
-            return low + (high - low) * max(0.0, wanted - below) / count
+        if count and below + count >= rank:
+            return low + (high - low) * max(0.0, rank - below) / count
         below += count
     return math.inf
 

@@ -45,9 +45,9 @@ async def fewer(
 
 def highest(parts: Iterable[Sequence[Row]], by: str, count: int) -> list[Row]:
     """Return the rows with the highest values of a figure, of those of each log."""
-    found = list(parts)
-    rows = [row for part in found for row in part]
-    if len(found) > 1:
+    by_log = list(parts)
+    rows = [row for part in by_log for row in part]
+    if len(by_log) > 1:
         # Figures of sessions have the names of their fields.
         key = (lambda row: row[by] or 0) if rows and by in rows[0] else sort_key(by)
         rows.sort(key=key, reverse=True)
@@ -182,19 +182,19 @@ class TopQueries:
         return await self._statuses(topics=False)
 
     async def _statuses(self, *, topics: bool) -> dict[str, dict[str, Any]]:
-        found = {
+        statuses = {
             broker.node: status for broker, status in await self._link.poll("status", topics=topics)
         }
         if self._link.polled is not None:
-            add_free_space(list(found.values()), self._link.polled.directory)
-        return found
+            add_free_space(list(statuses.values()), self._link.polled.directory)
+        return statuses
 
     async def actors(self, by: str, match: str | None = None) -> list[dict[str, Any]]:
         """Request the first actors in an order, those that match a pattern."""
-        wanted = {} if match is None else {"match": match}
+        selection = {} if match is None else {"match": match}
         answers, self._actor_counts = await fewer(
             self._actor_counts,
-            lambda count: self._link.each("actors", top={"by": by, "count": count}, **wanted),
+            lambda count: self._link.each("actors", top={"by": by, "count": count}, **selection),
         )
         parts = [
             [self._labelled(broker, row) for row in answer["rows"]] for broker, answer in answers

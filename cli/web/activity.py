@@ -85,9 +85,9 @@ class Activity:
                 published += messages_by_topic(raw)
             else:
                 self._count(raw, record, minute)
-        own = [one for one in published if not is_copied(one[3])]
-        minute.add("published", sum(one[1] for one in own))
-        minute.add("published_bytes", sum(one[2] for one in own))
+        own = [message for message in published if not is_copied(message[3])]
+        minute.add("published", sum(message[1] for message in own))
+        minute.add("published_bytes", sum(message[2] for message in own))
         if published:
             self.topics.take(published, size - len(record.payload), record.time_ms)
 
@@ -109,9 +109,9 @@ class Activity:
     def forget_before(self, time_ms: int) -> None:
         """Drop the minutes before a time, and their topics."""
         self.topics.forget_before(time_ms + KEPT_MINUTES * MINUTE_MS)
-        for minute in [one for one in self.minutes if one < time_ms // MINUTE_MS]:
+        for minute in [number for number in self.minutes if number < time_ms // MINUTE_MS]:
             del self.minutes[minute]
-        for slot in [one for one in self.uses if one < time_ms // _USE_MS]:
+        for slot in [number for number in self.uses if number < time_ms // _USE_MS]:
             del self.uses[slot]
 
 
@@ -142,14 +142,14 @@ class ActivityOfLogs:
 
     def marks(self, window: TimeWindow) -> dict[str, list[Mark]]:
         """Return the marks of the minutes of a window, in the order of time."""
-        found: dict[str, list[Mark]] = {}
+        joined: dict[str, list[Mark]] = {}
         for minute in self._within(window):
             for kind, marks in minute.marks.kinds().items():
-                found.setdefault(kind, []).extend(marks)
+                joined.setdefault(kind, []).extend(marks)
         if len(self._logs) > 1:
-            for marks in found.values():
+            for marks in joined.values():
                 marks.sort(key=lambda mark: mark.time_ms)
-        return found
+        return joined
 
     def totals(self, window: TimeWindow) -> dict[str, int]:
         """Return the figures of the minutes of a window."""
@@ -161,7 +161,7 @@ class ActivityOfLogs:
     def figure(self, name: str, minute: int) -> int:
         """Return a figure of a minute by its number."""
         minutes = (log.minutes.get(minute) for log in self._logs)
-        return sum(one.figures[_NUMBER[name]] for one in minutes if one is not None)
+        return sum(activity.figures[_NUMBER[name]] for activity in minutes if activity is not None)
 
     def _within(self, window: TimeWindow) -> Iterator[MinuteActivity]:
         numbers = range(window.begin_ms // MINUTE_MS, window.end_ms // MINUTE_MS + 1)

@@ -93,8 +93,8 @@ class ActivityReader:
         Raises NoLiveBroker.
         """
         end = time.monotonic() + max_wait
-        while (left := end - time.monotonic()) > 0:
-            await self.wait(left)
+        while (remaining_seconds := end - time.monotonic()) > 0:
+            await self.wait(remaining_seconds)
             if self.complete or self.reaches(time_ms):
                 break
         return self.reaches(time_ms)
@@ -201,44 +201,49 @@ class ReadersOfLogs:
     @property
     def activity(self) -> ActivityOfLogs:
         """The activity as far as it was read."""
-        return ActivityOfLogs([one.activity for one in self._readers])
+        return ActivityOfLogs([reader.activity for reader in self._readers])
 
     @property
     def since_ms(self) -> int | None:
         """Time from which the activity is complete; None: it is not known of some log yet."""
         whole, partial = list[int](), list[int]()
-        for one in self._readers:
-            if one.since_ms is not None:
+        for reader in self._readers:
+            if reader.since_ms is not None:
                 # A log that began less than a day ago does not limit the others.
-                (whole if _covers_all(one) else partial).append(one.since_ms)
-            elif not one.complete:
+                (whole if _covers_all(reader) else partial).append(reader.since_ms)
+            elif not reader.complete:
                 return None
         return max(partial) if partial else min(whole, default=None)
 
     @property
     def problem(self) -> str | None:
         """Why reading stopped, as text."""
-        return next((one.problem for one in self._readers if one.problem is not None), None)
+        return next(
+            (reader.problem for reader in self._readers if reader.problem is not None), None
+        )
 
     def reading(self) -> str | None:
         """Return the progress of reading as text; None: it is complete."""
-        behind = [one for one in self._readers if not one.complete]
-        behind.sort(key=lambda one: -1 if one.since_ms is None else -one.since_ms)
+        behind = [reader for reader in self._readers if not reader.complete]
+        behind.sort(key=lambda reader: -1 if reader.since_ms is None else -reader.since_ms)
         return behind[0].reading() if behind else None
 
     async def wait(self, max_wait: float) -> None:
         """Read on, as ``ActivityReader.wait``."""
-        await asyncio.gather(*(one.wait(max_wait) for one in self._readers))
+        await asyncio.gather(*(reader.wait(max_wait) for reader in self._readers))
 
     async def wait_first_time(self, max_wait: float) -> None:
         """Read on, as ``ActivityReader.wait_first_time``."""
-        await asyncio.gather(*(one.wait_first_time(max_wait) for one in self._readers))
+        await asyncio.gather(*(reader.wait_first_time(max_wait) for reader in self._readers))
 
     async def reach(self, time_ms: int, max_wait: float) -> bool:
         """Return whether the activity of a time is complete, as ``ActivityReader.reach``."""
-        found = await asyncio.gather(*(one.reach(time_ms, max_wait) for one in self._readers))
-        return any(found) and all(
-            reached or _covers_all(one) for reached, one in zip(found, self._readers, strict=True)
+        results = await asyncio.gather(
+            *(reader.reach(time_ms, max_wait) for reader in self._readers)
+        )
+        return any(results) and all(
+            reached or _covers_all(reader)
+            for reached, reader in zip(results, self._readers, strict=True)
         )
 
 

@@ -114,15 +114,15 @@ class Gathering:
     def due(self, *, all_of_it: bool = False) -> list[Entry]:
         """Return and reset the counts of the series that are over, or of all."""
         now = self._clock()
-        found = []
+        entries = []
         for table in self._series.values():
-            over = [key for key, one in table.items() if all_of_it or now >= one.until]
-            found += [more for key in over if (more := table.pop(key).more) is not None]
-        return found
+            over = [key for key, series in table.items() if all_of_it or now >= series.until]
+            entries += [more for key in over if (more := table.pop(key).more) is not None]
+        return entries
 
     def next_end(self) -> float | None:
         """Return the seconds until the next series is over; None: there is none."""
-        ends = [one.until for table in self._series.values() for one in table.values()]
+        ends = [series.until for table in self._series.values() for series in table.values()]
         return max(0.0, min(ends) - self._clock()) if ends else None
 
 
@@ -163,10 +163,10 @@ class AuditTrail:
         for entry in self._gathering.due(all_of_it=True):
             self._put(entry)
         if self._waiting:
-            last = self._waiting[-1]
+            newest = self._waiting[-1]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
-                    await last.recorded.wait()
+                    await newest.recorded.wait()
         if self._task is not None:
             await end_tasks([self._task])
 
@@ -179,17 +179,17 @@ class AuditTrail:
             reason,
             self._now_ms(),
         )
-        found = self._gathering.add(entry)
-        if found is not None:
-            self._put(found)
+        recorded = self._gathering.add(entry)
+        if recorded is not None:
+            self._put(recorded)
         self._work()
-        return found
+        return recorded
 
     def _put(self, entry: Entry) -> None:
         say = log.info if entry.outcome == "login" else log.warning
-        said = {key: value for key, value in entry.values().items() if value}
-        del said["outcome"], said["first_ms"]
-        say(_LINES[entry.outcome], **said)
+        fields = {key: value for key, value in entry.values().items() if value}
+        del fields["outcome"], fields["first_ms"]
+        say(_LINES[entry.outcome], **fields)
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
         self._waiting.append(entry)
@@ -245,8 +245,8 @@ _LONGEST_PAUSE: Final = 30.0
 
 def changes(before: dict[str, Grant], now: dict[str, Grant]) -> list[tuple[str, Grant]]:
     """Return the removed and the added tokens; a replaced token is in both."""
-    removed = [(REMOVED, one) for name, one in before.items() if now.get(name) != one]
-    return removed + [(ADDED, one) for name, one in now.items() if before.get(name) != one]
+    removed = [(REMOVED, grant) for name, grant in before.items() if now.get(name) != grant]
+    return removed + [(ADDED, grant) for name, grant in now.items() if before.get(name) != grant]
 
 
 class TokenAudit:
@@ -307,7 +307,7 @@ class TokenAudit:
             return {}
 
     def _write_recorded(self) -> None:
-        lines = [one.line for one in self._known.values()]
+        lines = [grant.line for grant in self._known.values()]
         try:
             line_files.write_lines(self._recorded, lines, as_directory=True)
         except ConfigError as error:

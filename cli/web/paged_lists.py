@@ -73,24 +73,24 @@ class Listings:
     async def find(
         self,
         endpoint: str,
-        wanted: dict[str, Any],
+        selection: dict[str, Any],
         order: Order | str | None,
-        given: str | None,
+        name: str | None,
         page: int,
     ) -> Listed:
-        """Return a page of a list of the broker; ``given`` names the list, None: a new one.
+        """Return a page of a list of the broker; ``name`` is that of the list, None: a new one.
 
         With a figure as ``order``, these are the rows with the highest values. Other lists are
         sorted here if they are not too long. Raises NoLiveBroker and Refused.
         """
         named = order.name if isinstance(order, Order) else order
-        key = (endpoint, sorted(wanted.items(), key=str), named)
-        held = self._lists.find(given or "", key)
+        key = (endpoint, sorted(selection.items(), key=str), named)
+        held = self._lists.find(name or "", key)
         problem = None
         if held is None:
-            if given is not None:
+            if name is not None:
                 problem = "The previous list has expired; this is a new one."
-            held, given, page = await self._begin(key, endpoint, wanted, order), None, 0
+            held, name, page = await self._begin(key, endpoint, selection, order), None, 0
         if not await self._fill(held, (page + 1) * PAGE_ROWS + 1):
             problem = "This list has expired on the broker: start again."
         start = page * PAGE_ROWS
@@ -102,7 +102,7 @@ class Listings:
                 f"Only lists of up to {MAX_SORTED:,} rows can be sorted: search for a part of "
                 "the name."
             )
-        kept = more or given is not None
+        kept = more or name is not None
         if kept:
             self._lists.keep(held)
         return Listed(
@@ -118,26 +118,28 @@ class Listings:
         )
 
     async def _begin(
-        self, key: object, endpoint: str, wanted: dict[str, Any], order: Order | str | None
+        self, key: object, endpoint: str, selection: dict[str, Any], order: Order | str | None
     ) -> _PagedList:
         link, rows = self._link, None
         if isinstance(order, str):
-            rows, answers = await link.ask_highest(endpoint, _TOPS, order, wanted)
+            rows, answers = await link.ask_highest(endpoint, _TOPS, order, selection)
         elif endpoint in _IN_EVERY_LOG:
-            answers = [await link.ask_any(endpoint, **wanted)]
+            answers = [await link.ask_any(endpoint, **selection)]
         else:
-            answers = await link.ask_each(endpoint, **wanted)
+            answers = await link.ask_each(endpoint, **selection)
         held = _PagedList(key, about=_about_all(answers))
         held.begin(answers)
         if rows is not None:
             held.rows = rows
         elif isinstance(order, Order):
-            await self._put_in_order(held, wanted, order)
+            await self._put_in_order(held, selection, order)
         return held
 
-    async def _put_in_order(self, held: _PagedList, wanted: dict[str, Any], order: Order) -> None:
+    async def _put_in_order(
+        self, held: _PagedList, selection: dict[str, Any], order: Order
+    ) -> None:
         """Read and sort a complete list, unless it is too long."""
-        if not wanted and held.about.get("total", 0) > MAX_SORTED:
+        if not selection and held.about.get("total", 0) > MAX_SORTED:
             return  # a partial list cannot be sorted
         if await self._fill(held, MAX_SORTED) and not held.cursors:
             held.rows.sort(key=order.key)
@@ -159,13 +161,13 @@ class Listings:
 
 def _about_all(answers: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """Return the brokers' data about whole lists; numbers of rows are added up."""
-    found: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
     for log, answer in answers:
         about = {key: value for key, value in answer.items() if key not in ("rows", "cursor")}
         if about.get("retained") is not None:  # every log has it
             about["retained"] = {**about["retained"], "log": log}
-        total = found.get("total", 0) + about.get("total", 0)
-        found |= {key: value for key, value in about.items() if found.get(key) is None}
+        total = whole.get("total", 0) + about.get("total", 0)
+        whole |= {key: value for key, value in about.items() if whole.get(key) is None}
         if "total" in about:
-            found["total"] = total
-    return found
+            whole["total"] = total
+    return whole

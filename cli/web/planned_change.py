@@ -39,27 +39,27 @@ class PlannedChange:
     """The page to return to."""
 
 
-async def plan_change(link: WebLogClient, given: Mapping[str, str]) -> PlannedChange:
+async def plan_change(link: WebLogClient, fields: Mapping[str, str]) -> PlannedChange:
     """Return the change that the parameters of a request describe.
 
     Raises UsageError, Refused if there is nothing to change, and NoLiveBroker.
     """
-    match given.get("do"):
+    match fields.get("do"):
         case "kick":
-            return await _kick(link, _required(given, "client"))
+            return await _kick(link, _required(fields, "client"))
         case "remove_session":
-            return await _remove(link, _required(given, "client"))
+            return await _remove(link, _required(fields, "client"))
         case "purge":
-            return await _purge(link, given.get("older_than"), given.get("match"))
+            return await _purge(link, fields.get("older_than"), fields.get("match"))
         case "clear_retained":
-            return await _clear(link, _required(given, "filter"))
+            return await _clear(link, _required(fields, "filter"))
     raise UsageError("do must be one of kick, remove_session, purge, clear_retained")
 
 
 async def _kick(link: WebLogClient, client: str) -> PlannedChange:
     log = await link.log_of(client)
-    found = await link.ask_log(log, "session", client=client, most=0)
-    if found["connection"] is None:
+    session = await link.ask_log(log, "session", client=client, most=0)
+    if session["connection"] is None:
         raise Refused(f"{name(client)} is not connected")
     return PlannedChange(
         question=f"Disconnect {name(client)}?",
@@ -75,10 +75,10 @@ async def _kick(link: WebLogClient, client: str) -> PlannedChange:
 
 async def _remove(link: WebLogClient, client: str) -> PlannedChange:
     log = await link.log_of(client)
-    found = await link.ask_log(log, "session", client=client, most=0)
-    held = [count_of(found["subscriptions"]["total"], "subscription")]
-    held.append(f"{count_of(found['queued'], 'queued message')}")
-    state = "It is connected, and is disconnected first. " if found["connected"] else ""
+    session = await link.ask_log(log, "session", client=client, most=0)
+    held = [count_of(session["subscriptions"]["total"], "subscription")]
+    held.append(f"{count_of(session['queued'], 'queued message')}")
+    state = "It is connected, and is disconnected first. " if session["connected"] else ""
     return PlannedChange(
         question=f"Remove the session of {name(client)}?",
         effect=f"{state}Its {' and '.join(held)} are lost. This cannot be undone.",
@@ -93,15 +93,15 @@ async def _remove(link: WebLogClient, client: str) -> PlannedChange:
 async def _purge(link: WebLogClient, older_than: str | None, match: str | None) -> PlannedChange:
     if older_than is None and match is None:
         raise UsageError("give a time or a pattern to select sessions")
-    wanted: dict[str, Any] = {"connected": False}
+    selection: dict[str, Any] = {"connected": False}
     if match is not None:
-        wanted["match"] = match
+        selection["match"] = match
     if older_than is not None:
-        wanted["offline_s"] = _span(older_than)
-    wanted["without_logs"] = True
-    pages = await link.ask_each("sessions", **wanted)
-    found = await _gathered(link, pages, "foldmq sessions purge")
-    rows, shared = clients_of(found)
+        selection["offline_s"] = _span(older_than)
+    selection["without_logs"] = True
+    pages = await link.ask_each("sessions", **selection)
+    sessions = await _gathered(link, pages, "foldmq sessions purge")
+    rows, shared = clients_of(sessions)
     if not rows:
         raise Refused("no matching offline session" + (f"; {left_out(shared)}" if shared else ""))
     rows.sort(key=lambda row: row["closed_ms"])
@@ -167,27 +167,27 @@ async def _gathered(
     return held.rows
 
 
-def _span(given: str) -> float:
+def _span(text: str) -> float:
     """Return a length of time in seconds; raises UsageError."""
-    expected = f'a time such as 7d or 12h is expected, not "{escaped(given)}"'
+    expected = f'a time such as 7d or 12h is expected, not "{escaped(text)}"'
     try:
-        found = seconds(given)
+        span = seconds(text)
     except ValueError:
         raise UsageError(expected) from None
-    if not isinstance(found, float) or found <= 0:
+    if not isinstance(span, float) or span <= 0:
         raise UsageError(expected)
-    return found
+    return span
 
 
-def _required(given: Mapping[str, str], key: str) -> str:
-    found = given.get(key)
-    if not found:
+def _required(fields: Mapping[str, str], key: str) -> str:
+    value = fields.get(key)
+    if not value:
         raise UsageError(f"the request lacks {key}")
-    return found
+    return value
 
 
-def _typed(given: str) -> str:
+def _typed(name_shown: str) -> str:
     """Return the text to type for a name: the name itself, if it can be typed."""
-    if given.isascii() and given.isprintable() and given == given.strip() != "":
-        return given if len(given) <= _LONGEST_TYPED else "yes"
+    if name_shown.isascii() and name_shown.isprintable() and name_shown == name_shown.strip() != "":
+        return name_shown if len(name_shown) <= _LONGEST_TYPED else "yes"
     return "yes"

@@ -41,8 +41,8 @@ Series = tuple[str, Sequence[float | None]]
 
 def chart(title: str, times: Sequence[float], series: Sequence[Series]) -> Chart:
     """Draw labelled series of values at the same times (seconds)."""
-    known = [value for _, values in series for value in values if value is not None]
-    top = max(known, default=0.0)
+    measured = [value for _, values in series for value in values if value is not None]
+    top = max(measured, default=0.0)
     begin = times[0] if times else 0.0
     span = max(times[-1] - begin, 1e-9) if times else 1.0
     curves = []
@@ -129,7 +129,7 @@ def day_charts(activity: ActivityOfLogs, since_ms: int, now_ms: int) -> list[tup
     if len(starts) == 1:  # a single mean is drawn as a level
         times.append(60.0 * end)
         repeats = 2
-    found = []
+    charts = []
     for title, unit, share, curves in _CHARTS:
         series = [
             (
@@ -140,8 +140,8 @@ def day_charts(activity: ActivityOfLogs, since_ms: int, now_ms: int) -> list[tup
             for label, name in curves
         ]
         drawn = chart(title, times, series)
-        found.append((replace(drawn, seconds=60.0 * (end - first)), unit))
-    return found
+        charts.append((replace(drawn, seconds=60.0 * (end - first)), unit))
+    return charts
 
 
 def _mean(activity: ActivityOfLogs, name: str, first: int, end: int, share: float) -> float:

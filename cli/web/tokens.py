@@ -118,17 +118,17 @@ def name_problem(name: str) -> str | None:
 
 def parse(path: Path, content: str) -> dict[str, Grant]:
     """Return the tokens of a file by name; raises BadTokens for the first invalid line."""
-    found: dict[str, Grant] = {}
+    grants: dict[str, Grant] = {}
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         grant = _grant(f"{path}, line {number}", line.split())
-        if grant.name in found:
+        if grant.name in grants:
             raise BadTokens(f"{path}, line {number}: {escaped(grant.name)} is a duplicate")
-        found[grant.name] = grant
-    if len(found) > MAX_TOKENS:
-        raise BadTokens(f"{path}: has {len(found)} tokens, more than the maximum of {MAX_TOKENS}")
-    return found
+        grants[grant.name] = grant
+    if len(grants) > MAX_TOKENS:
+        raise BadTokens(f"{path}: has {len(grants)} tokens, more than the maximum of {MAX_TOKENS}")
+    return grants
 
 
 def _grant(where: str, fields: list[str]) -> Grant:
@@ -198,19 +198,19 @@ class Tokens:
         self._seen: object = None
         self._look_at = 0.0
 
-    def of_token(self, given: str) -> Grant | None:
+    def of_token(self, token: str) -> Grant | None:
         """Return the permissions of a token, even if it has expired; None if it is unknown."""
-        return self.of_cookie(cookie_of(given.strip()))
+        return self.of_cookie(cookie_of(token.strip()))
 
-    def of_cookie(self, given: str) -> Grant | None:
+    def of_cookie(self, cookie: str) -> Grant | None:
         """Return the permissions of the token that a cookie was derived from, or None."""
         self._read_again()
-        mark = mark_of(given)
-        found = None
+        mark = mark_of(cookie)
+        match = None
         for grant in (self._first, *self._grants.values()):
             if hmac.compare_digest(grant.mark, mark):
-                found = grant
-        return found
+                match = grant
+        return match
 
     def holds(self, grant: Grant) -> bool:
         """Return whether a token has not expired."""

@@ -86,8 +86,8 @@ class WebLogClient(ReconnectingClient):
         await self.open()
         return self.names or [""]
 
-    async def log_of(self, client: str, given: str | None = None) -> str:
-        """Return the log that has a session: ``given``, or the one that it belongs to.
+    async def log_of(self, client: str, log: str | None = None) -> str:
+        """Return the log that has a session: ``log``, or the one that it belongs to.
 
         Raises NoLiveBroker, also if there is no such log, and UsageError for a session that belongs
         to no log, such as one that stands for another log.
@@ -95,17 +95,17 @@ class WebLogClient(ReconnectingClient):
         brokers = await self.open()
         if not brokers.several:
             return ""
-        if given:
-            return brokers.of_log(given).node
+        if log:
+            return brokers.of_log(log).node
         if log_of_session(brokers.logs, client) is None:
             raise UsageError(
                 f"{shown_name(client)} may be in any log: the URL lacks the name of the log"
             )
         return brokers.of_session(client).node
 
-    async def check_log(self, given: str | None) -> str:
+    async def check_log(self, log: str | None) -> str:
         """Return the name of a log if there is such a one, else an empty name."""
-        return given if given in await self.logs() and given is not None else ""
+        return log if log in await self.logs() and log is not None else ""
 
     async def ask_log(self, log: str, endpoint: str, /, **request: Any) -> dict[str, Any]:
         """Return the reply of the broker of a log; raises as ``ask``."""
@@ -164,7 +164,7 @@ class WebLogClient(ReconnectingClient):
         return answer, count
 
     async def ask_highest(
-        self, endpoint: str, counts: Sequence[int], by: str, wanted: dict[str, Any]
+        self, endpoint: str, counts: Sequence[int], by: str, selection: dict[str, Any]
     ) -> tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
         """Request the rows with the highest values of a figure, of all logs that answer.
 
@@ -172,21 +172,21 @@ class WebLogClient(ReconnectingClient):
         """
         answers, (count, *_) = await fewer(
             counts,
-            lambda count: self.ask_each(endpoint, **wanted, top={"by": by, "count": count}),
+            lambda count: self.ask_each(endpoint, **selection, top={"by": by, "count": count}),
         )
         return highest([answer["rows"] for _, answer in answers], by, count), answers
 
     async def _each(
         self, endpoint: str, request: dict[str, Any], *, again: bool
     ) -> list[tuple[LiveBroker, Any]]:
-        found = await super()._each(endpoint, request, again=again)
+        answers = await super()._each(endpoint, request, again=again)
         if again:
             self._polled_at = time.monotonic()
-        for broker, _ in found:
+        for broker, _ in answers:
             self._failing.pop(broker.node, None)
         for node in self.polled.absent if self.polled is not None else ():
             self._failing[node] = time.monotonic()
-        return found
+        return answers
 
     @contextlib.asynccontextmanager
     async def log(self, log: str = "") -> AsyncIterator[LogSource]:
@@ -214,12 +214,12 @@ class WebLogClient(ReconnectingClient):
             yield logs
 
     @contextlib.asynccontextmanager
-    async def trace(self, **wanted: Any) -> AsyncIterator[LiveTrace | LogTraces]:
+    async def trace(self, **selection: Any) -> AsyncIterator[LiveTrace | LogTraces]:
         """Run a trace, of a topic in all logs, over a connection of its own.
 
         Raises as ``open_brokers`` and ``open_traces``.
         """
-        async with open_brokers(self.flags) as brokers, open_traces(brokers, **wanted) as trace:
+        async with open_brokers(self.flags) as brokers, open_traces(brokers, **selection) as trace:
             yield trace
 
     async def _as_of_now(self, held: OpenBrokers, log: str) -> LogSource:

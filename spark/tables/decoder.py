@@ -76,10 +76,10 @@ class ParsedRecord(NamedTuple):
 class Decoder:
     """Converts records with correct checksums to rows of entries or events."""
 
-    def __init__(self, columns: Columns, wanted: RowFilter) -> None:
+    def __init__(self, columns: Columns, row_filter: RowFilter) -> None:
         self._columns = columns
-        self._wanted = wanted
-        self.whole_turns: Final = columns.rows == "entries" and wanted.sessions is None
+        self._wanted = row_filter
+        self.whole_turns: Final = columns.rows == "entries" and row_filter.sessions is None
         """Whether events of turns need not be expanded."""
 
     def parse(self, record: Record) -> ParsedRecord:
@@ -150,7 +150,9 @@ class Decoder:
 class _Table:
     """The rows of some records."""
 
-    def __init__(self, parsed: Sequence[ParsedRecord], columns: Columns, wanted: RowFilter) -> None:
+    def __init__(
+        self, parsed: Sequence[ParsedRecord], columns: Columns, row_filter: RowFilter
+    ) -> None:
         self._columns = columns
         self._types = GRAINS[columns.rows]
         self._records = [each.record for each in parsed]
@@ -169,11 +171,11 @@ class _Table:
         self._groups = self._grouped()
         sequences = _integers(record.sequence for record in self._records)
         self._positions = sequences[self._record_of] << INDEX_BITS | self._index
-        self._low = int(np.searchsorted(self._positions, wanted.first))
-        last = wanted.last
+        self._low = int(np.searchsorted(self._positions, row_filter.first))
+        last_position = row_filter.last
         self._high = len(self._positions)
-        if last is not None:
-            self._high = int(np.searchsorted(self._positions, last, "right"))
+        if last_position is not None:
+            self._high = int(np.searchsorted(self._positions, last_position, "right"))
         if "payload" in columns.names:
             self._data, self._offsets, self._with_payload = self._payloads()
         if "json" in columns.names and self._entries:
@@ -333,6 +335,6 @@ def _integers(values: Any) -> Integers:
 
 def sparse_rows(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows given by their few columns that are not null."""
-    known = GRAINS[columns.rows]
-    arrays = [array_of([row.get(name) for row in rows], known[name]) for name in columns.names]
+    types = GRAINS[columns.rows]
+    arrays = [array_of([row.get(name) for row in rows], types[name]) for name in columns.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns.rows, columns.names))

@@ -81,8 +81,8 @@ class Directory:
     def folders(self) -> list[str]:
         """Return the names of the directories in it. Raises NoDirectory."""
         with self._opened() as (system, path):
-            found = system.get_file_info(fs.FileSelector(path))
-        return sorted(one.base_name for one in found if one.type == fs.FileType.Directory)
+            infos = system.get_file_info(fs.FileSelector(path))
+        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file in it; None if it does not exist. Raises NoDirectory."""
@@ -154,21 +154,21 @@ class Directory:
         except FileNotFoundError:
             raise NoDirectory(f"there is no directory {self}") from None
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            known = store_error(error, self)
-            if known is not None:
-                raise known from None
+            failure = store_error(error, self)
+            if failure is not None:
+                raise failure from None
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             why = " ".join(without_secrets(why, self.where).split())
             raise NoDirectory(f"{self} cannot be read: {escaped(why)}") from None
 
     def _system(self) -> tuple[fs.FileSystem, str]:
-        scheme, separator, rest = self.where.partition("://")
+        scheme, separator, place = self.where.partition("://")
         if not separator:
             return fs.LocalFileSystem(), self.where.rstrip("/") or "/"
         scheme = _HADOOP_NAMES.get(scheme, scheme)
         if scheme == "s3" and not _parts(self.where)[0].partition("://")[2].partition("/")[0]:
             raise NoDirectory(f"{self} names no bucket: write s3://BUCKET/PATH")
-        system, path = fs.FileSystem.from_uri(f"{scheme}://{rest}")
+        system, path = fs.FileSystem.from_uri(f"{scheme}://{place}")
         return system, path.rstrip("/") or "/"
 
 
@@ -206,13 +206,15 @@ def store_error(error: Exception, folder: Directory) -> FoldmqError | None:
 def without_secrets(text: str, where: str) -> str:
     """Return a message about a directory without the parts that :func:`directory_text` omits."""
     plain, user, query = _parts(where)
-    scheme, _, rest = where.partition("://")
-    text = text.replace(f"{_HADOOP_NAMES.get(scheme, scheme)}://{rest}", plain)
+    scheme, _, place = where.partition("://")
+    text = text.replace(f"{_HADOOP_NAMES.get(scheme, scheme)}://{place}", plain)
     text = text.replace(where, plain)
     values = (pair.partition("=") for pair in re.split("[&;]", query))
-    said = [value for name, _, value in values if name not in _HARMLESS]
-    secrets = {user, query, *user.split(":", 1), *said}
-    for secret in sorted(secrets | {unquote(one) for one in secrets}, key=len, reverse=True):
+    values_shown = [value for name, _, value in values if name not in _HARMLESS]
+    secrets = {user, query, *user.split(":", 1), *values_shown}
+    for secret in sorted(
+        secrets | {unquote(secret_text) for secret_text in secrets}, key=len, reverse=True
+    ):
         if len(secret) >= _MIN:
             text = text.replace(secret, _HIDDEN)
     return text
@@ -228,10 +230,10 @@ def _split_query(where: str) -> tuple[str, str]:
 
 def _parts(where: str) -> tuple[str, str, str]:
     """Return a URI without user and query, its user with the password, and its query."""
-    scheme, separator, rest = where.partition("://")
+    scheme, separator, address = where.partition("://")
     if not separator or scheme == "file":
         return where, "", ""
-    place, query = re.match(r"([^?#]*)[?#]?(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    place, query = re.match(r"([^?#]*)[?#]?(.*)", address, re.DOTALL).groups()  # type: ignore[union-attr]
     host = place.partition("/")[0]
     if "@" not in host and _HOST.fullmatch(host) is None:
         host = place  # a slash in the password that is not written as %2F

@@ -89,19 +89,19 @@ def _waiting(group: EventGroup) -> Cells:
     return Cells([flag for flags in lists for flag in flags])
 
 
-def _within(values: Sequence[int], some: frozenset[int]) -> list[bool]:
-    return [value in some for value in values]
+def _within(values: Sequence[int], members: frozenset[int]) -> list[bool]:
+    return [value in members for value in values]
 
 
 def _each_properties(group: EventGroup) -> Cells:
     if not any(group.values("properties")):
         return Cells([], np.full(group.total, -1))
-    found: list[str | None] = []
+    cells: list[str | None] = []
     for properties, count in zip(group.values("properties"), group.counts.tolist(), strict=True):
         if properties is not None and len(properties) != count:
             raise UnusualEvent(f"a {group.kind} with another number of properties than of entries")
-        found += [None] * count if properties is None else map(_json, properties)
-    return Cells(found)
+        cells += [None] * count if properties is None else map(_json, properties)
+    return Cells(cells)
 
 
 def _dropped_refs(group: EventGroup) -> Cells:
@@ -123,8 +123,8 @@ def _of_property(get: Callable[[MessageProperties], Any]) -> Maker:
 
     def make(group: EventGroup) -> Cells:
         blocks, where = group.blocks
-        found = [_properties_of(block) for block in blocks]
-        return Cells([None if each is None else get(each) for each in found], where)
+        properties = [_properties_of(block) for block in blocks]
+        return Cells([None if each is None else get(each) for each in properties], where)
 
     return make
 

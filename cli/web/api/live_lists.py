@@ -40,7 +40,7 @@ class LiveLists:
     async def parts(
         self,
         endpoint: str,
-        wanted: dict[str, Any],
+        selection: dict[str, Any],
         start: str | None,
         log: str | None,
         *,
@@ -51,12 +51,12 @@ class LiveLists:
         ``start`` is such a place, None: at the beginning. ``of_all``: the list has the rows of all
         logs, else every log has all of them. Raises ListExpired, NoLiveBroker and Refused.
         """
-        key = endpoint, sorted(wanted.items(), key=str), log
+        key = endpoint, sorted(selection.items(), key=str), log
         name, _, number = (start or ".0").rpartition(".")
         count, held = row_number(number), self._lists.find(name, key)
         if start is None:
             held = BrokerList(key)
-            held.begin(await self._first_rows(endpoint, wanted, log, of_all=of_all))
+            held.begin(await self._first_rows(endpoint, selection, log, of_all=of_all))
         if held is None or count is None:
             raise ListExpired
         self._lists.keep(held)
@@ -71,14 +71,14 @@ class LiveLists:
             count += len(rows)
 
     async def _first_rows(
-        self, endpoint: str, wanted: dict[str, Any], log: str | None, *, of_all: bool
+        self, endpoint: str, selection: dict[str, Any], log: str | None, *, of_all: bool
     ) -> list[tuple[str, dict[str, Any]]]:
         link = self._link
         if log and link.names:
-            return [(log, await link.ask_log(log, endpoint, **wanted))]
+            return [(log, await link.ask_log(log, endpoint, **selection))]
         if of_all:
-            return await link.ask_each(endpoint, **wanted)
-        return [await link.ask_any(endpoint, **wanted)]
+            return await link.ask_each(endpoint, **selection)
+        return [await link.ask_any(endpoint, **selection)]
 
     async def _fill(self, held: BrokerList) -> bool:
         """Request more rows; return False if there are none."""

@@ -114,7 +114,9 @@ async def open_sources(call: Call, log: str | None = None) -> AsyncIterator[Logs
 
 def positions_text(lasts: Mapping[str, int]) -> str:
     """Return the last records of logs as text: ``12``, or ``p0:12,p1:7``."""
-    return ",".join(f"{log}:{last}" if log else str(last) for log, last in lasts.items())
+    return ",".join(
+        f"{log}:{sequence}" if log else str(sequence) for log, sequence in lasts.items()
+    )
 
 
 def refusal(role: Role, needed: Role, *, changes: bool) -> str:

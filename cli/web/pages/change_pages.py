@@ -61,16 +61,16 @@ class ChangePages:
         """Describe a change and request the first confirmation."""
         if not viewer(request).role.makes_changes:
             raise web.HTTPForbidden(reason="That needs a token with the role operate")
-        given = _given(request.query)
-        if given.get("do") == "purge" and not {"older_than", "match"} & given.keys():
-            return self._page(request, "purge", given=given)
-        change, problem = await self._planned(given)
-        return self._page(request, "first", change=change, given=given, problem=problem)
+        fields = _given(request.query)
+        if fields.get("do") == "purge" and not {"older_than", "match"} & fields.keys():
+            return self._page(request, "purge", given=fields)
+        change, problem = await self._planned(fields)
+        return self._page(request, "first", change=change, given=fields, problem=problem)
 
     async def ask_again(self, request: web.Request) -> web.Response:
         """Request the second confirmation."""
-        given = _given(await request.post())
-        change, problem = await self._planned(given)
+        fields = _given(await request.post())
+        change, problem = await self._planned(fields)
         number = None
         if change is not None:
             number = self._keep(change, viewer(request))
@@ -91,15 +91,15 @@ class ChangePages:
         del self._asked[str(number)]
         return await self._carry_out(request, held.change, grant)
 
-    async def _planned(self, given: Mapping[str, str]) -> tuple[PlannedChange | None, str | None]:
+    async def _planned(self, fields: Mapping[str, str]) -> tuple[PlannedChange | None, str | None]:
         try:
-            return await plan_change(self._link, given), None
+            return await plan_change(self._link, fields), None
         except (Refused, UsageError) as error:
             return None, str(error)
 
     def _keep(self, change: PlannedChange, grant: Grant) -> str:
         now = time.monotonic()
-        self._asked = {key: one for key, one in self._asked.items() if one.until > now}
+        self._asked = {key: pending for key, pending in self._asked.items() if pending.until > now}
         while len(self._asked) >= _MAX_ASKED:
             del self._asked[next(iter(self._asked))]
         number = secrets.token_urlsafe(16)
@@ -112,9 +112,9 @@ class ChangePages:
         by = f"{grant.name} (web page, from {request.remote or 'unknown'})"
         result = ChangeResult()
         problem = None
-        for log, one in change.requests:
+        for log, details in change.requests:
             try:
-                answer = await self._link.ask_log(log, "change", by=by, **one)
+                answer = await self._link.ask_log(log, "change", by=by, **details)
             except Refused as error:
                 result.refused.append(str(error))
                 continue

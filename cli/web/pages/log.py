@@ -107,12 +107,12 @@ _FINISHED = "-"
 """Replaces a position: the log has nothing before."""
 
 
-def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:
+def split_places(text: str | None, logs: Sequence[str]) -> dict[str, str]:
     """Return where a page begins in each log, from :attr:`MergedLogPage.next`.
 
     Raises UsageError for other text.
     """
-    places = given.split(",") if given else [""] * len(logs)
+    places = text.split(",") if text else [""] * len(logs)
     if len(places) != len(logs):
         raise UsageError("after must be a position such as 12.3 for each log")
     return dict(zip(logs, places, strict=True))
@@ -120,7 +120,7 @@ def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:
 
 async def find_in_logs(
     sources: Mapping[str, LogSource],
-    wanted: Selection,
+    selection: Selection,
     count: int,
     after: str | None,
     *,
@@ -141,7 +141,7 @@ async def find_in_logs(
         try:
             return await find_page(
                 sources[log],
-                wanted,
+                selection,
                 count,
                 position_of(place),
                 backwards=backwards,
@@ -153,18 +153,18 @@ async def find_in_logs(
                 raise
             return LogPage([], None, False, (0, 0), str(error))  # the others may have events
 
-    found = dict(zip(sources, await asyncio.gather(*map(find, sources)), strict=True))
-    pages = {log: page for log, page in found.items() if page is not None}
+    results = dict(zip(sources, await asyncio.gather(*map(find, sources)), strict=True))
+    pages = {log: page for log, page in results.items() if page is not None}
     limits = {
         log: await time_of(sources[log], sequence_of(page.next))
         for log, page in pages.items()
         if page.timed_out and page.next is not None
     }
-    rows, taken = merge_rows(pages, count, limits, backwards=backwards)
+    rows, counts = merge_rows(pages, count, limits, backwards=backwards)
     following = dict(places)
     for log, page in pages.items():
-        following[log] = _next_place(page, taken[log], places[log], backwards=backwards)
-    more = any(page.next is not None or taken[log] < len(page.rows) for log, page in pages.items())
+        following[log] = _next_place(page, counts[log], places[log], backwards=backwards)
+    more = any(page.next is not None or counts[log] < len(page.rows) for log, page in pages.items())
     label = len(sources) > 1
     notes = [
         f"log {log}: {note}" if label else note
@@ -191,13 +191,13 @@ def merge_rows(
     of other logs that are beyond it have to wait.
     """
     sign = -1 if backwards else 1
-    taken = dict.fromkeys(pages, 0)
+    counts = dict.fromkeys(pages, 0)
     rows: list[Row] = []
     while len(rows) < count:
         heads = [
-            (sign * page.rows[taken[log]].time_ms, log)
+            (sign * page.rows[counts[log]].time_ms, log)
             for log, page in pages.items()
-            if taken[log] < len(page.rows)
+            if counts[log] < len(page.rows)
         ]
         free = [
             head
@@ -211,34 +211,34 @@ def merge_rows(
         if head is None:
             break
         log = head[1]
-        rows.append(replace(pages[log].rows[taken[log]], log=log))
-        taken[log] += 1
-    return rows, taken
+        rows.append(replace(pages[log].rows[counts[log]], log=log))
+        counts[log] += 1
+    return rows, counts
 
 
-def _next_place(page: LogPage, taken: int, place: str, *, backwards: bool) -> str:
+def _next_place(page: LogPage, count: int, place: str, *, backwards: bool) -> str:
     """Return where the next page begins in a log, of whose rows some were taken.
 
     It does not depend on events that are added to the log meanwhile.
     """
-    if taken == len(page.rows):
+    if count == len(page.rows):
         if page.next is not None:
             return format_position(page.next)
         if backwards:
             return _FINISHED
         searched = page.looked[1]
         return format_position(position(searched, MAX_INDEX)) if searched else place
-    if not taken:
+    if not count:
         return place or (format_position(page.rows[0].end + 1) if backwards else place)
-    last = page.rows[taken - 1]
-    return format_position(last.at if backwards else last.end)
+    newest = page.rows[count - 1]
+    return format_position(newest.at if backwards else newest.end)
 
 
-def position_of(given: str | None) -> Position | None:
+def position_of(text: str | None) -> Position | None:
     """Return a position of a request, None if there is none; raises UsageError."""
-    if not given:
+    if not text:
         return None
-    moment = parse_point(given)
+    moment = parse_point(text)
     if moment.position is None:
         raise UsageError("after must be a position such as 12.3")
     return moment.position
@@ -247,8 +247,10 @@ def position_of(given: str | None) -> Position | None:
 class _TimedFilter(EventFilter):
     """Selects the events of one page, from records that are read until its time is over."""
 
-    def __init__(self, wanted: Selection, seconds: float, clock: Callable[[], float]) -> None:
-        super().__init__(wanted.types, wanted.session, wanted.topic, most_named=_LOOK_AHEAD)
+    def __init__(self, selection: Selection, seconds: float, clock: Callable[[], float]) -> None:
+        super().__init__(
+            selection.types, selection.session, selection.topic, most_named=_LOOK_AHEAD
+        )
         self.looked = (0, 0)
         """The first and the last record searched."""
         self.may_stop: Callable[[int], bool] = bool
@@ -281,7 +283,7 @@ class _TimedFilter(EventFilter):
 
 async def find_page(
     source: LogSource,
-    wanted: Selection,
+    selection: Selection,
     count: int,
     after: Position | None,
     *,
@@ -296,26 +298,28 @@ async def find_page(
     UsageError if the end of the selection is beyond the end, CutOff if all of it was deleted,
     CorruptLog and CutMeanwhile.
     """
-    if await cut_off(source, wanted.end):
+    if await cut_off(source, selection.end):
         raise CutOff(f"these records were deleted: {source.beginning()}")
-    beginning = source.beginning() if await cut_off(source, wanted.start) else None
-    end = await end_at(source, wanted.end)
-    if wanted.start is not None and (wanted.start.position or 0) >= position(source.last + 1, 0):
-        said = f"no events yet: the last record of the log is {source.last:,}"
-        return LogPage([], None, False, (0, 0), beginning, said)
-    start = await start_at(source, wanted.start)
+    beginning = source.beginning() if await cut_off(source, selection.start) else None
+    end = await end_at(source, selection.end)
+    if selection.start is not None and (selection.start.position or 0) >= position(
+        source.last + 1, 0
+    ):
+        note = f"no events yet: the last record of the log is {source.last:,}"
+        return LogPage([], None, False, (0, 0), beginning, note)
+    start = await start_at(source, selection.start)
     if after is not None and backwards:
         end = min(end, _point(after - 1), key=_place)
     elif after is not None:
         start = max(start, _point(after + 1), key=_place)
-    selected = _TimedFilter(wanted, seconds, clock)
+    selected = _TimedFilter(selection, seconds, clock)
     search = _Search(source, selected, count, payload=payload)
     if start.sequence > end.sequence:
         return LogPage([], None, False, (0, 0), beginning)
-    found = search.backwards(start, end) if backwards else search.forwards(start, end)
-    rows, following, timed_out = await found
+    search_result = search.backwards(start, end) if backwards else search.forwards(start, end)
+    rows, following, timed_out = await search_result
     lost = []
-    if wanted.types or wanted.session is not None or wanted.topic is not None:
+    if selection.types or selection.session is not None or selection.topic is not None:
         # The events about it are not selected.
         reached = None if following is None else sequence_of(following)
         first, last = start.sequence, end.sequence
@@ -362,10 +366,10 @@ class _Search:
         turns = TurnAssembler(anywhere=True)
         self._selected.may_stop = lambda sequence: sequence < end.sequence and not turns.rest()
         async with contextlib.aclosing(self._found(start, end, turns)) as events:
-            async for found in events:
-                rows.append(await self._row(found))
+            async for event in events:
+                rows.append(await self._row(event))
                 if len(rows) == self._count:
-                    return rows, _end_of(found.entry), False
+                    return rows, _end_of(event.entry), False
         if self._selected.stopped_at is not None:
             return rows, position(self._selected.stopped_at, MAX_INDEX), True
         return rows, None, False
@@ -374,25 +378,25 @@ class _Search:
         """Return events, latest first."""
         rows: list[Row] = []
         block = _LOOK_BACK
-        last = end
-        while last.sequence >= start.sequence:
+        block_end = end
+        while block_end.sequence >= start.sequence:
             first = self._selected.begin_of_block(
-                self._source, start.sequence, last.sequence, block
+                self._source, start.sequence, block_end.sequence, block
             )
             begun = time.perf_counter()
-            turns, newest = TurnAssembler(anywhere=True), last == end
+            turns, newest = TurnAssembler(anywhere=True), block_end == end
             # The first block is read whole, however long it takes.
             self._selected.may_stop = (lambda _: False) if newest else (lambda _: True)
-            events = self._found(max(start, LogPoint(first, 0), key=_place), last, turns)
-            chosen = deque([found async for found in events], maxlen=self._count)
+            events = self._found(max(start, LogPoint(first, 0), key=_place), block_end, turns)
+            chosen = deque([event async for event in events], maxlen=self._count)
             if self._selected.stopped_at is not None:
-                return rows, position(last.sequence + 1, 0), True
-            for found in reversed(chosen):
-                rows.append(await self._row(found))
+                return rows, position(block_end.sequence + 1, 0), True
+            for event in reversed(chosen):
+                rows.append(await self._row(event))
                 if len(rows) == self._count:
-                    return rows, found.entry.at, False
-            last = LogPoint(first - 1)
-            if last.sequence >= start.sequence and not await self._selected.has_time():
+                    return rows, event.entry.at, False
+            block_end = LogPoint(first - 1)
+            if block_end.sequence >= start.sequence and not await self._selected.has_time():
                 return rows, position(first, 0), True
             seconds = max(time.perf_counter() - begun, 1e-3)
             block = max(1, min(2 * block, _LOOK_MAX, int(block * _BLOCK_SECONDS / seconds)))
@@ -413,8 +417,8 @@ class _Search:
         payload = payload_words(entry.event, entry.area) if self._payload else ""
         return _FoundEvent(entry._replace(area=_NO_AREA, record=None), payload.removeprefix(": "))
 
-    async def _row(self, found: _FoundEvent) -> Row:
-        entry = found.entry
+    async def _row(self, event: _FoundEvent) -> Row:
+        entry = event.entry
         await self._topics.load(of_few_records(refs_of(entry.event)))
         return Row(
             entry.at,
@@ -423,7 +427,7 @@ class _Search:
             getattr(entry.event, "session", None),
             words(entry.event, self._topics, entry.jumped_ms)
             + (f": {entry.cause}" if entry.cause else ""),
-            found.payload,
+            event.payload,
             entry.void,
             _end_of(entry),
         )

@@ -88,8 +88,8 @@ class Pages:
             **await self._day(),
             queues=[row for row in queues if row["queued"]],
             topics=(sample.status.get("topics") or [])[:_ROWS],
-            urgent=sum(one.severity == "problem" for one in advice),
-            warnings=sum(one.severity == "warning" for one in advice),
+            urgent=sum(problem.severity == "problem" for problem in advice),
+            warnings=sum(problem.severity == "warning" for problem in advice),
             advice=advice[:_FEW_PROBLEMS],
             more=max(0, len(advice) - _FEW_PROBLEMS),
         )
@@ -129,13 +129,13 @@ class Pages:
             reader.activity.totals(TimeWindow(begin, end))
             for begin, end in ((begins[0], begins[1] - MINUTE_MS), (since_ms, now_ms))
         )
-        known = complete or reader.since_ms <= begins[0]
+        is_read = complete or reader.since_ms <= begins[0]
         return {
             **read,
             "day": day_charts(reader.activity, reader.since_ms, now_ms),
             "since_ms": since_ms,
             "changes": [
-                (event, label, later[name], earlier[name] if known else None)
+                (event, label, later[name], earlier[name] if is_read else None)
                 for name, (event, label) in _CHANGES.items()
             ],
         }
@@ -156,10 +156,12 @@ class Pages:
             await self._samples.latest()
             # Brokers that just failed to answer are left out.
             brokers = self._link.polled or await self._link.open()
-            statuses = {one["node"]: one for one in await ask_statuses(brokers)}
-            found, _ = await find_problems(brokers, statuses)
+            statuses = {status["node"]: status for status in await ask_statuses(brokers)}
+            problems, _ = await find_problems(brokers, statuses)
             commands = NextCommands(self._link.flags, pids_of(statuses), elsewhere=True)
-            advice = [one._replace(next=commands.complete(one.next)) for one in found]
+            advice = [
+                problem._replace(next=commands.complete(problem.next)) for problem in problems
+            ]
             now = time.monotonic()
             self._problems = now + max(EVERY / 2, _SHARE * (now - begun)), advice
         return advice[:most], max(0, len(advice) - most)
@@ -220,21 +222,21 @@ class Pages:
         try:
             log = await self._log_shown(request, query["session"])
             bounds = (query["from"], query["to"])
-            wanted = event_selection(
+            selection = event_selection(
                 query["session"], query["topic"], kinds, bounds, None, follow=False
             )
             async with self._link.sources(log) as sources:
                 if len(sources) > 1:
-                    check_times(wanted.start, wanted.end)
+                    check_times(selection.start, selection.end)
                 found = await find_in_logs(
                     sources,
-                    wanted,
+                    selection,
                     rows,
                     after,
                     backwards=order == "newest",
                     payload=query["payload"] is not None,
                 )
-                found.notes.extend(await notes_on_clocks(sources, wanted.start, wanted.end))
+                found.notes.extend(await notes_on_clocks(sources, selection.start, selection.end))
         except UsageError as error:
             problem = str(error)
         query["log"] = log or None

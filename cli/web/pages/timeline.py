@@ -125,33 +125,33 @@ class TimePages:
         about = axis_about("/time", {"log": log} if log else {}, "Messages published")
         return {"about": about, "asked": pins_compared(request, diff)}
 
-    async def _difference(self, log: str, *given: str) -> dict[str, Any]:
+    async def _difference(self, log: str, *texts: str) -> dict[str, Any]:
         async with self._link.sources(log) as sources:
-            times = [*map(parse_point, given)]
-            moments = [await _points(sources, one) for one in times]
+            times = [*map(parse_point, texts)]
+            moments = [await _points(sources, spec) for spec in times]
             clocks = await notes_on_clocks(sources, *times)
-            first, last = sorted(moments, key=_sequences)
-            ends = [await shared_moment(sources, points) for points in (first, last)]
-        found = await asyncio.gather(
+            first, second = sorted(moments, key=_sequences)
+            ends = [await shared_moment(sources, points) for points in (first, second)]
+        results = await asyncio.gather(
             *(
-                self._diffs.find(first[name].sequence, last[name].sequence, _TIMEOUT, name)
+                self._diffs.find(first[name].sequence, second[name].sequence, _TIMEOUT, name)
                 for name in first
             )
         )
-        folding = [one for one in found if isinstance(one, Folding)]
+        folding = [part for part in results if isinstance(part, Folding)]
         if folding:
-            done, of = sum(one.done for one in folding), sum(one.of for one in folding)
-            return {"folding": Folding(done, of)}
+            count, of = sum(part.done for part in folding), sum(part.of for part in folding)
+            return {"folding": Folding(count, of)}
         lines: list[str] = []
         counts: list[str] = []
         notes: list[str] = []
-        for name, one in zip(first, found, strict=True):
-            if isinstance(one, Folding):
+        for name, part in zip(first, results, strict=True):
+            if isinstance(part, Folding):
                 continue
             of_log = f"log {name}: " if len(first) > 1 else ""
-            lines += [f"log {name}", *one.lines] if one.lines and of_log else one.lines
-            counts += [of_log + total for total in one.totals]
-            notes += [of_log + note for note in one.notes]
+            lines += [f"log {name}", *part.lines] if part.lines and of_log else part.lines
+            counts += [of_log + total for total in part.totals]
+            notes += [of_log + note for note in part.notes]
         reader = await self._activities.of(log)
         window = TimeWindow(ends[0].record_ms, max(ends[1].record_ms, ends[0].record_ms + 1))
         figures = []
@@ -179,8 +179,8 @@ class TimePages:
             notes = await notes_on_clocks(sources, moment)
             as_of = await shared_moment(sources, points)
             rows = await _events(sources, points)
-            one = len(sources) == 1
-            if one:
+            is_single = len(sources) == 1
+            if is_single:
                 ((source, point),) = zip(sources.values(), points.values(), strict=True)
                 before, after = _records_beside(source, point)
             else:
@@ -190,7 +190,7 @@ class TimePages:
         return {
             "past": at is not None,
             "as_of": as_of,
-            "at": str(point.sequence) if one else iso(as_of.record_ms),
+            "at": str(point.sequence) if is_single else iso(as_of.record_ms),
             "rows": rows,
             "notes": notes,
             "figures": await self._figures(log, as_of),
@@ -232,14 +232,14 @@ async def _points(
 
 async def _events(sources: Mapping[str, LogSource], points: Mapping[str, LogPoint]) -> list[Row]:
     """Return the last events until a moment, the latest first."""
-    wanted = event_selection(None, None, [], (None, None), None, follow=False)
+    selection = event_selection(None, None, [], (None, None), None, follow=False)
     pages = {}
     for log, source in sources.items():
         point = points[log]
         if point.sequence:
             pages[log] = await find_page(
                 source,
-                wanted,
+                selection,
                 _EVENTS,
                 position(point.sequence, point.index) + 1,
                 backwards=True,
