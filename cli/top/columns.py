@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -156,16 +157,6 @@ ACTORS_OF_LOGS = (
 """The same for actors of several logs."""
 
 
-def _of_status(*path: str) -> Callable[[Row], Any]:
-    def of(row: Row) -> Any:
-        value = row["status"]
-        for part in path:
-            value = None if value is None else value.get(part)
-        return value
-
-    return of
-
-
 def _rate(row: Row, name: str) -> Any:
     return None if row["rates"] is None else getattr(row["rates"], name)
 
@@ -194,15 +185,13 @@ def _up(row: Row) -> str:
     return number_format.age_text(status["time_ms"] - status["started_ms"])
 
 
-def _counted(*path: str) -> Callable[[Row], str]:
-    of = _of_status(*path)
-    return lambda row: number_format.count(of(row))
+def _of_status(show: Callable[[float | None], str], part: str, key: str) -> Callable[[Row], str]:
+    """Return a function that shows a figure of a log's status, as far as there is one."""
+    return lambda row: show(((row["status"] or {}).get(part) or {}).get(key))
 
 
-def _sized(*path: str) -> Callable[[Row], str]:
-    of = _of_status(*path)
-    return lambda row: number_format.figure_size(of(row))
-
+_counted = partial(_of_status, number_format.count)
+_sized = partial(_of_status, number_format.figure_size)
 
 LOGS = (
     TopColumn("LOG", 12, lambda row: text.name(row["log"]), right=False, wide=True, style="bold"),

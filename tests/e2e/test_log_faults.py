@@ -527,13 +527,6 @@ def test_external_server_missing_at_the_end(
     )
 
 
-def test_missing_server(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker("", "--nats-url", f"nats://127.0.0.1:{free_port()}")
-    line = broker.refused(69)
-    assert line.startswith("cannot connect to NATS at nats://127.0.0.1:")
-    assert "connection refused" in line
-
-
 def test_server_with_a_small_maximum_payload(
     external: Nats, on_external: Callable[..., Broker]
 ) -> None:
