@@ -161,10 +161,10 @@ class ActivityReader:
         self._last = source.last
 
     async def _read_older(self, source: LogSource) -> None:
-        last = self._first - 1
-        first = max(source.begin, last - _BLOCK + 1)
+        last_record = self._first - 1
+        first = max(source.begin, last_record - _BLOCK + 1)
         try:
-            oldest = await self._add(source, first, last)
+            oldest = await self._add(source, first, last_record)
         except CorruptLog as error:
             # The figures of the time before ``since_ms`` are not shown.
             self._stream = source.stream

@@ -35,8 +35,8 @@ _TYPES: Final = {
 
 
 GRAINS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
-    rows: {name: _TYPES[kind] for name, kind in known.items()}
-    for rows, known in columns.GRAINS.items()
+    rows: {name: _TYPES[kind] for name, kind in kinds.items()}
+    for rows, kinds in columns.GRAINS.items()
 }
 
 

@@ -93,11 +93,11 @@ class Lists:
     async def retained(self, request: web.Request) -> web.Response:
         """Retained messages by filter, and the value of one."""
         topic_filter, topic = asked(request, "filter"), asked(request, "topic")
-        found = value = problem = None
+        listing = value = problem = None
         selection = {} if topic_filter is None else {"filter": topic_filter}
         try:
-            found = await self._list(request, "retained", selection)
-            await describe_setters(self._link, found.rows)
+            listing = await self._list(request, "retained", selection)
+            await describe_setters(self._link, listing.rows)
             if topic is not None:
                 shown = viewer(request).role.sees_payloads
                 value = await self._value(topic, payload=shown)
@@ -108,12 +108,12 @@ class Lists:
         return self._site.page(
             request,
             "retained.html",
-            200 if found is not None else 400,
-            found=found,
+            200 if listing is not None else 400,
+            found=listing,
             query={"filter": topic_filter},
             value=value,
             problem=problem,
-            unsure=await self._unsure(request) if found is not None else [],
+            unsure=await self._unsure(request) if listing is not None else [],
         )
 
     async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:

@@ -322,9 +322,11 @@ async def find_page(
     if selection.types or selection.session is not None or selection.topic is not None:
         # The events about it are not selected.
         reached = None if following is None else sequence_of(following)
-        first, last = start.sequence, end.sequence
-        first, last = (reached or first, last) if backwards else (first, reached or last)
-        lost = [statement(doubt) for doubt in await lost_records(source, last, first)]
+        first, last_record = start.sequence, end.sequence
+        first, last_record = (
+            (reached or first, last_record) if backwards else (first, reached or last_record)
+        )
+        lost = [statement(doubt) for doubt in await lost_records(source, last_record, first)]
     return LogPage(rows, following, timed_out, selected.looked, beginning, lost=lost)
 
 

@@ -185,26 +185,26 @@ class Pages:
         log = await chosen_log(request, self._link)
         if not log and self._link.names:
             raise UsageError("the URL lacks the log of the actor")
-        found = others = gone = None
+        answered = others = reason = None
         try:
-            found, _ = await self._link.ask_less(
+            answered, _ = await self._link.ask_less(
                 "actor", _PARTS, lambda most: {"id": named, "most": most}, log
             )
         except Refused as error:
-            gone = str(error)
-        if found is not None and found["actor"]["client"] is not None:
-            answer = await self._link.ask_log(log, "actors", client=found["actor"]["client"])
+            reason = str(error)
+        if answered is not None and answered["actor"]["client"] is not None:
+            answer = await self._link.ask_log(log, "actors", client=answered["actor"]["client"])
             others = [{**row, "log": log} for row in answer["rows"][:_FEW_ACTORS]]
-        status = 200 if found is not None or is_fragment(request) else 404
+        status = 200 if answered is not None or is_fragment(request) else 404
         return self._site.page(
             request,
             "actor.html",
             status,
             id=named,
             log=log,
-            found=found,
+            found=answered,
             others=others,
-            gone=gone,
+            gone=reason,
         )
 
     async def log(self, request: web.Request) -> web.Response:
@@ -217,7 +217,7 @@ class Pages:
         order = choice(request, "order", ("newest", "oldest")) or "newest"
         rows = max(1, number(request, "rows", _LOG_ROWS, _MAX_LOG_ROWS))
         after = asked(request, "after")
-        found = problem = None
+        log_page = problem = None
         log = ""
         try:
             log = await self._log_shown(request, query["session"])
@@ -228,7 +228,7 @@ class Pages:
             async with self._link.sources(log) as sources:
                 if len(sources) > 1:
                     check_times(selection.start, selection.end)
-                found = await find_in_logs(
+                log_page = await find_in_logs(
                     sources,
                     selection,
                     rows,
@@ -236,7 +236,9 @@ class Pages:
                     backwards=order == "newest",
                     payload=query["payload"] is not None,
                 )
-                found.notes.extend(await notes_on_clocks(sources, selection.start, selection.end))
+                log_page.notes.extend(
+                    await notes_on_clocks(sources, selection.start, selection.end)
+                )
         except UsageError as error:
             problem = str(error)
         query["log"] = log or None
@@ -244,7 +246,7 @@ class Pages:
             request,
             "log.html",
             400 if problem else 200,
-            found=found,
+            found=log_page,
             problem=problem,
             query={**query, "type": kinds, "order": order if order != "newest" else None},
             log=log,

@@ -63,17 +63,17 @@ class Site:
 
         ``work`` finds it; None: nothing is asked for. A part of a page has no room for an error.
         """
-        found = problem = None
+        outcome = problem = None
         try:
             if work is not None:
-                found = await work
+                outcome = await work
         except (Refused, UsageError) as error:
             if is_fragment(request):
                 raise
             problem = str(error)
         code = 200 if problem is None else 400
         return self.page(
-            request, template, code, found=found, problem=problem, query=query, **values
+            request, template, code, found=outcome, problem=problem, query=query, **values
         )
 
     def _rendered(

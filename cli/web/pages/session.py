@@ -77,7 +77,7 @@ class SessionPages:
             values |= await self._time_values(request, client, log)
             return self._site.page(request, "session.html", **values)
         offset = number(request, "offset", 0, _MAX_OFFSET)
-        view = gone = None
+        view = reason = None
         part, history = _PART, list[str]()
         now_ms = round(time.time() * 1000)
         try:
@@ -88,7 +88,7 @@ class SessionPages:
                 log,
             )
         except Refused as error:
-            gone = str(error)
+            reason = str(error)
         else:
             view = session_from(answer)
             history = [line.strip() for line in history_lines(answer, now_ms)]
@@ -96,7 +96,7 @@ class SessionPages:
                 view = await described(view, source, self._message_topics(source))
         shown = {
             "view": view,
-            "gone": gone,
+            "gone": reason,
             "offset": offset,
             "part": part,
             "log": log,
