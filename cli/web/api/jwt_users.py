@@ -12,15 +12,16 @@ import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from actors.access.credentials import AuthResult, Credentials
-from actors.access.jwt_tokens import Tokens
-from actors.access.rules import Permissions
-from cli.settings.settings import Settings
 from cli.web.api.access import JWT_PREFIX
 from cli.web.api.problem_types import Unauthorized
 from cli.web.tokens import Grant, Role, file_state
+
+if TYPE_CHECKING:
+    from actors.access.jwt_tokens import Tokens
+    from actors.access.rules import Permissions
+    from cli.settings.settings import Settings
 
 OPERATIONS: Final = frozenset({"history", "last", "message"})
 """What they may do."""
@@ -101,6 +102,8 @@ class JwtUsers:
         self._read_files()
         if self._tokens is None:
             return None
+        from actors.access.credentials import AuthResult, Credentials
+
         verdict = await self._tokens.check(Credentials(None, token.encode(), address=address))
         if verdict.result != AuthResult.ACCEPTED or verdict.user is None:
             return None
