@@ -75,14 +75,16 @@ class History:
 
     def add(self, status: Mapping[str, Any], rates: Rates | None) -> None:
         """Add a poll; ``rates`` are those since the previous one."""
-        self._curves["waiting"].append(waiting(status))
-        for name, of in _CURVES.items():
-            self._curves[name].append(None if rates is None else of(rates))
+        values = {name: None if rates is None else of(rates) for name, of in _CURVES.items()}
+        self._append({"waiting": waiting(status), **values})
 
     def skip(self) -> None:
         """Add a poll without a reply."""
-        for curve in self._curves.values():
-            curve.append(None)
+        self._append({})
+
+    def _append(self, values: Mapping[str, float | None]) -> None:
+        for name, curve in self._curves.items():
+            curve.append(values.get(name))
 
     def curve(self, name: str) -> list[float | None]:
         """Return the values, oldest first."""

@@ -77,8 +77,9 @@ class Samples:
 
     async def _take(self) -> Frame:
         statuses = await self._broker.queries.statuses(topics=True)
+        frame = self._broker.took(statuses)
         self._times.append(self._clock())
-        return self._broker.took(statuses)
+        return frame
 
     def _gap(self) -> None:
         if self._broker.frame is not None:

@@ -576,7 +576,8 @@ def test_stream_deleted_while_the_broker_was_away(
     assert external.api("STREAM.NAMES")["streams"] == ["FOLDMQ_STATE_n1"], "no new log was begun"
 
 
-@pytest.mark.parametrize("method", ["PURGE", "DELETE"])
+# That an emptied log is noticed: tests/eventstore/log/test_jetstream_log.py.
+@pytest.mark.parametrize("method", [pytest.param("PURGE", marks=pytest.mark.long), "DELETE"])
 def test_stream_emptied_or_deleted_while_the_broker_runs(
     external: Nats, on_external: Callable[..., Broker], method: str
 ) -> None:
