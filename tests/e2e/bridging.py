@@ -5,12 +5,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 import nats
+import pytest
 from harness import packets
 from harness.broker import Broker, free_port
 from harness.fixtures import Clients, unique
@@ -133,6 +134,12 @@ class Visitor:
     ) -> Any:
         """The broker's answer to a message that it is to record."""
         return json.loads(self.ask(subject, data, timeout, Foldmq_QoS=str(qos), **headers))
+
+
+@pytest.fixture
+def visitor(place: "Place") -> Iterator[Visitor]:
+    with Visitor(place.nats_port) as made:
+        yield made
 
 
 def mqtt_subscribed(

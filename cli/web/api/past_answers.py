@@ -198,12 +198,10 @@ class StoryParams(ListParams):
     client: Annotated[Name | None, Field(description="The receiver to explain.")] = None
 
 
-async def story(call: Call, params: StoryParams) -> AsyncIterator[Item]:
+def story(call: Call, params: StoryParams) -> AsyncIterator[Item]:
     """Yield the history of a message, in each log that has it."""
     place = position_of_message(params.position)
-    selection = WantedMessages(None, params.client, 1, place)
-    async for item in _stories(call, params.log, selection):
-        yield item
+    return _stories(call, params.log, WantedMessages(None, params.client, 1, place))
 
 
 class WhyParams(ListParams):
@@ -217,13 +215,12 @@ class WhyParams(ListParams):
     last: Annotated[int, Field(ge=1, le=10, description="How many messages to explain.")] = 1
 
 
-async def why(call: Call, params: WhyParams) -> AsyncIterator[Item]:
+def why(call: Call, params: WhyParams) -> AsyncIterator[Item]:
     """Yield the histories of the last messages on a topic."""
     check_filter(params.topic)
     when = moment(params.at) if params.at is not None else None
     selection = WantedMessages(params.topic, params.client, params.last, moment=when)
-    async for item in _stories(call, params.log, selection):
-        yield item
+    return _stories(call, params.log, selection)
 
 
 async def _stories(
