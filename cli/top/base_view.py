@@ -15,9 +15,9 @@ from textual.widgets import DataTable, Footer, Static
 
 from cli.common import text
 from cli.top import number_format
-from cli.top.columns import GAP, Row, TopColumn, cells_of, fitting, titles
+from cli.top.columns import GAP, TopColumn, cells_of, fitting, titles
 from cli.top.figures import BAD, LABEL, TITLE, WARN, header, health, top_problems
-from cli.top.watched_broker import WatchedBroker
+from cli.top.watched_broker import Row, WatchedBroker
 
 _MAX_PROBLEMS = 3
 """Maximum number of lines of problems."""

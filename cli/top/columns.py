@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 from rich.table import Table
@@ -10,9 +11,8 @@ from rich.text import Text
 
 from cli.common import text
 from cli.top import number_format
+from cli.top.watched_broker import Row
 from eventstore.reasons import close_words
-
-Row = dict[str, Any]
 
 GAP = 2
 """Cells between two columns."""
@@ -157,16 +157,6 @@ ACTORS_OF_LOGS = (
 """The same for actors of several logs."""
 
 
-def _of_status(*path: str) -> Callable[[Row], Any]:
-    def of(row: Row) -> Any:
-        found = row["status"]
-        for part in path:
-            found = None if found is None else found.get(part)
-        return found
-
-    return of
-
-
 def _rate(row: Row, name: str) -> Any:
     return None if row["rates"] is None else getattr(row["rates"], name)
 
@@ -177,8 +167,8 @@ def _messages(row: Row, name: str) -> str:
 
 
 def _p99(row: Row, name: str) -> str:
-    found = _rate(row, name)
-    return number_format.figure_duration(None if found is None else found.p99)
+    percentiles = _rate(row, name)
+    return number_format.figure_duration(None if percentiles is None else percentiles.p99)
 
 
 def _state_of_log(row: Row) -> str:
@@ -195,15 +185,13 @@ def _up(row: Row) -> str:
     return number_format.age_text(status["time_ms"] - status["started_ms"])
 
 
-def _counted(*path: str) -> Callable[[Row], str]:
-    of = _of_status(*path)
-    return lambda row: number_format.count(of(row))
+def _of_status(show: Callable[[float | None], str], part: str, key: str) -> Callable[[Row], str]:
+    """Return a function that shows a figure of a log's status, as far as there is one."""
+    return lambda row: show(((row["status"] or {}).get(part) or {}).get(key))
 
 
-def _sized(*path: str) -> Callable[[Row], str]:
-    of = _of_status(*path)
-    return lambda row: number_format.figure_size(of(row))
-
+_counted = partial(_of_status, number_format.count)
+_sized = partial(_of_status, number_format.figure_size)
 
 LOGS = (
     TopColumn("LOG", 12, lambda row: text.name(row["log"]), right=False, wide=True, style="bold"),
@@ -254,8 +242,8 @@ def holding(rows: list[Row], part: str) -> list[Row]:
     """Return the rows of topics that match a filter; an empty one matches all."""
     if not part:
         return rows
-    wanted = as_glob(part)
-    return [row for row in rows if fnmatchcase(str(row["topic"]), wanted)]
+    pattern = as_glob(part)
+    return [row for row in rows if fnmatchcase(str(row["topic"]), pattern)]
 
 
 def as_glob(part: str) -> str:

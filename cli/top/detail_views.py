@@ -19,8 +19,8 @@ from cli.common import text
 from cli.logs.broker_client import Refused
 from cli.logs.next_commands import completed
 from cli.top.base_view import Page, RowTable, Scroller, as_text
-from cli.top.columns import LOGS, Row, TopColumn
-from cli.top.watched_broker import WatchedBroker
+from cli.top.columns import LOGS, TopColumn
+from cli.top.watched_broker import Row, WatchedBroker
 from projections.views.session_view import session_from
 
 _NAME_SHOWN = 400
@@ -77,13 +77,13 @@ class ActorPage(TextPage):
     async def load(self) -> None:
         """Request the actor."""
         try:
-            found = await self.monitor.queries.actor(self._actor, self.log_name)
+            answer = await self.monitor.queries.actor(self._actor, self.log_name)
         except Refused as refusal:
             self.say([f"{self._actor} no longer exists", f"  {refusal}"])
             return
-        row, detail, now = found["actor"], found["detail"], time.monotonic()
+        row, detail, now = answer["actor"], answer["detail"], time.monotonic()
         is_session = row["type"] == "session"
-        connection = detail["connection"] if is_session else connection_of(found)
+        connection = detail["connection"] if is_session else connection_of(answer)
         rates = None
         if self._before is not None and connection is not None:
             then, before = self._before
@@ -93,7 +93,7 @@ class ActorPage(TextPage):
         if is_session:
             self.say(live_session_lines(session_from(detail), rates))
         else:
-            self.say(actor_lines(found, rates))
+            self.say(actor_lines(answer, rates))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Return whether a key has its action; the actor of a session shows it already."""
@@ -118,11 +118,11 @@ class SessionPage(TextPage):
     async def load(self) -> None:
         """Request the session."""
         try:
-            found = await self.monitor.queries.session(self._client, self.log_name)
+            answer = await self.monitor.queries.session(self._client, self.log_name)
         except Refused as refusal:
             self.say([f"session {_short(self._client)} no longer exists", f"  {refusal}"])
             return
-        self.say(live_session_lines(session_from(found), None))
+        self.say(live_session_lines(session_from(answer), None))
 
 
 RECEIVERS = (

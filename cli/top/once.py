@@ -17,13 +17,12 @@ from cli.top.columns import (
     ACTORS_OF_LOGS,
     LOGS,
     TOPICS,
-    Row,
     top_table,
     topic_rows,
 )
 from cli.top.figures import header, health, top_problems, top_summary
 from cli.top.rates import Rates
-from cli.top.watched_broker import Frame, History, WatchedBroker
+from cli.top.watched_broker import Frame, History, Row, WatchedBroker
 
 _ROWS = 20
 """Rows of each table."""

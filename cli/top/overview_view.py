@@ -92,8 +92,8 @@ class Overview(View):
         rows = await self.monitor.queries.actors(by, as_glob(part) if part else None)
         ended = time.monotonic()
         # With 100,000 actors this takes the broker a tenth of a second.
-        rest = min(_SPARE * (ended - began), _LONGEST)
-        self._due = ended + rest - self.monitor.interval
+        pause = min(_SPARE * (ended - began), _LONGEST)
+        self._due = ended + pause - self.monitor.interval
         frame = self.monitor.frame
         now_ms = frame.status["time_ms"] if frame is not None else None
         several = self.monitor.queries.several

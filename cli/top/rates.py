@@ -4,7 +4,6 @@ Everything is computed from the broker's own counters and clock. After a restart
 counters begin at 0 again; then there are no rates.
 """
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +29,8 @@ _TOTALS = {
     "cpu": ("process", "cpu_s"),
 }
 """The path in a status to the counter of a rate."""
+_IDENTITY = ("node", "pid", "started_ms")
+"""The fields of a status that another run of the broker has otherwise."""
 _TOPICS = 50
 """Topics of a status, as a broker sends them."""
 
@@ -91,26 +92,22 @@ def between_all(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) ->
 
     Those of a broker that was restarted are not known, and not included; None if none are known.
     """
-    rates: list[dict[tuple[str, str], float]] = []
-    known: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
-    for before, after in pairs:
-        if _seconds(before, after) <= 0 or _identity(before) != _identity(after):
-            continue
-        with contextlib.suppress(_CounterReset):
-            rates.append(_rises(before, after))
-            known.append((before, after))
-    if not known:
-        return None
+    usable: list[tuple[Mapping[str, Any], Mapping[str, Any]]] = []
     total: Counter[tuple[str, str]] = Counter()
-    for each in rates:
-        total.update(each)
+    for before, after in pairs:
+        rises = _rises(before, after)
+        if rises is not None:
+            usable.append((before, after))
+            total.update(rises)
+    if not usable:
+        return None
     return Rates(
-        max(_seconds(*pair) for pair in known),
+        max(_seconds(*pair) for pair in usable),
         messages_in=tuple(total["in", str(qos)] for qos in range(3)),
         messages_out=tuple(total["out", str(qos)] for qos in range(3)),
         dropped={name: rate for (kind, name), rate in total.items() if kind == "dropped" and rate},
-        commit=_percentiles_of(known, "commit"),
-        lag=_percentiles_of(known, "lag"),
+        commit=_percentiles_of(usable, "commit"),
+        lag=_percentiles_of(usable, "lag"),
         **{name: total["total", name] for name in _TOTALS},
     )
 
@@ -119,8 +116,13 @@ def _seconds(before: Mapping[str, Any], after: Mapping[str, Any]) -> float:
     return float(after["time_ms"] - before["time_ms"]) / 1000
 
 
-def _rises(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[tuple[str, str], float]:
-    """Return the rises of all counters per second; raises _CounterReset."""
+def _rises(
+    before: Mapping[str, Any], after: Mapping[str, Any]
+) -> dict[tuple[str, str], float] | None:
+    """Return the rises of all counters per second; None if no time passed, or they were reset."""
+    seconds = _seconds(before, after)
+    if seconds <= 0 or any(before[key] != after[key] for key in _IDENTITY):
+        return None
     pairs = {
         ("total", name): (_total(before, *key), _total(after, *key))
         for name, key in _TOTALS.items()
@@ -132,8 +134,9 @@ def _rises(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[tuple[st
             pairs[way, str(qos)] = counts
     for reason, count in after["dropped"].items():
         pairs["dropped", reason] = before["dropped"].get(reason, 0), count
-    seconds = _seconds(before, after)
-    return {key: _rise(*counts) / seconds for key, counts in pairs.items()}
+    if any(new < old for old, new in pairs.values()):
+        return None
+    return {key: (new - old) / seconds for key, (old, new) in pairs.items()}
 
 
 def difference(before: Sequence[int], after: Sequence[int]) -> list[int] | None:
@@ -150,11 +153,11 @@ def percentile(bounds: Sequence[float], counts: Sequence[int], share: float) -> 
     ``counts[i]`` is for values in ``(bounds[i - 1], bounds[i]]``, the last one for all above;
     within two bounds an even distribution is assumed. There must be values.
     """
-    wanted = share * sum(counts)
+    rank = share * sum(counts)
     below = 0
     for (low, high), count in zip(pairwise((0.0, *bounds)), counts, strict=False):
-        if count and below + count >= wanted:
-            return low + (high - low) * max(0.0, wanted - below) / count
+        if count and below + count >= rank:
+            return low + (high - low) * max(0.0, rank - below) / count
         below += count
     return math.inf
 
@@ -198,7 +201,11 @@ def totals_of_logs(
         (status,) = statuses.values()
         return status, rates, []
     each = {node: between(*pair) for node, pair in pairs.items()}
-    return status_of_logs(statuses, brokers), rates, log_rows(statuses, each, brokers)
+    rows = [
+        {"log": node, "status": statuses.get(node), "rates": each.get(node)}
+        for node in brokers.nodes  # also those that do not answer
+    ]
+    return status_of_logs(statuses, brokers), rates, rows
 
 
 def status_of_logs(statuses: Mapping[str, Any], brokers: LogBrokers) -> dict[str, Any]:
@@ -237,30 +244,6 @@ def _busiest(statuses: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     return [(topic, round(rate, 1)) for topic, rate in topics.most_common(_TOPICS)]
 
 
-def log_rows(
-    statuses: Mapping[str, Any], rates: Mapping[str, Rates | None], brokers: LogBrokers
-) -> list[dict[str, Any]]:
-    """Return a row for each log, also for one whose broker does not answer."""
-    return [
-        {"log": node, "status": statuses.get(node), "rates": rates.get(node)}
-        for node in brokers.nodes
-    ]
-
-
-def _identity(status: Mapping[str, Any]) -> tuple[object, ...]:
-    return status["node"], status["pid"], status["started_ms"]
-
-
 def _total(status: Mapping[str, Any], group: str, key: str) -> float:
     # A recovering broker has no log yet.
     return float((status.get(group) or {}).get(key, 0))
-
-
-def _rise(before: float, after: float) -> float:
-    if after < before:
-        raise _CounterReset
-    return after - before
-
-
-class _CounterReset(Exception):  # noqa: N818 - no error
-    """A counter was reset."""

@@ -104,15 +104,15 @@ class Top(App[str]):
 
     async def _poll(self) -> None:
         """Poll at every interval and on request of a view, until the application ends."""
-        wanted = self.monitor.wanted
+        request = self.monitor.wanted
         while not self._exit:
             due = time.monotonic() + self.monitor.interval
             if not self.monitor.paused:
                 await self._ask(status=True)
-            while (left := due - time.monotonic()) > 0:
+            while (remaining_seconds := due - time.monotonic()) > 0:
                 try:
-                    async with asyncio.timeout(left):
-                        await wanted.wait()
+                    async with asyncio.timeout(remaining_seconds):
+                        await request.wait()
                 except TimeoutError:
                     break
                 await self._ask(status=False)

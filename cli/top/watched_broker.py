@@ -8,70 +8,93 @@ allow only 1 MiB per message: then the next queries request less. Rows of severa
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from cli.commands.actor_list import sort_key
 from cli.commands.status import add_free_space
 from cli.logs.broker_client import LiveBroker, TooLarge
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.reconnecting_client import ReconnectingClient
-from cli.top.columns import Row
 from cli.top.rates import Percentiles, Rates, totals_of_logs, waiting
+
+Row = dict[str, Any]
 
 KEPT = 600
 """Number of polls kept for the curves: 20 minutes at 2 seconds each."""
-ACTORS_ASKED = 100
-"""Maximum number of rows of the list of actors."""
-SESSION_ROWS = 200
-"""Maximum number of items of each list of a session."""
-_LESS = 4
+_ACTOR_COUNTS = (100, 25, 6, 1)
+"""Numbers of rows of the list of actors to request at once, fewer if names are long."""
+_SESSION_COUNTS = (200, 50, 12, 3, 1)
+"""The same for the items of each list of a session."""
+
+_Answer = TypeVar("_Answer")
+
+
+async def fewer(
+    counts: Sequence[int], ask: Callable[[int], Awaitable[_Answer]]
+) -> tuple[_Answer, Sequence[int]]:
+    """Return the first answer that is not too large, and the counts from its own on."""
+    for number, count in enumerate(counts[:-1]):
+        try:
+            return await ask(count), counts[number:]
+        except TooLarge:
+            pass
+    return await ask(counts[-1]), counts[-1:]
+
+
+def highest(parts: Iterable[Sequence[Row]], by: str, count: int) -> list[Row]:
+    """Return the rows with the highest values of a figure, of those of each log."""
+    by_log = list(parts)
+    rows = [row for part in by_log for row in part]
+    if len(by_log) > 1:
+        # Figures of sessions have the names of their fields.
+        key = (lambda row: row[by] or 0) if rows and by in rows[0] else sort_key(by)
+        rows.sort(key=key, reverse=True)
+    return rows[:count]
+
+
+_CURVES: dict[str, Callable[[Rates], float | None]] = {
+    "in": lambda rates: sum(rates.messages_in),
+    "out": lambda rates: sum(rates.messages_out),
+    "gate": lambda rates: _percentile(rates.commit, "p99"),
+    "gate p50": lambda rates: _percentile(rates.commit, "p50"),
+    "loop": lambda rates: _percentile(rates.lag, "p99"),
+    "broker": lambda rates: rates.cpu,
+}
+"""The curves of rates; ``waiting`` is one more."""
 
 
 class History:
     """Curves by name; a missing value is None."""
 
-    NAMES = ("in", "out", "gate", "loop", "broker", "waiting")
-
     def __init__(self, kept: int = KEPT) -> None:
         self._curves: dict[str, deque[float | None]] = {
-            name: deque(maxlen=kept) for name in self.NAMES
+            name: deque(maxlen=kept) for name in ("waiting", *_CURVES)
         }
 
     def add(self, status: Mapping[str, Any], rates: Rates | None) -> None:
         """Add a poll; ``rates`` are those since the previous one."""
-        values: dict[str, float | None] = {
-            "waiting": waiting(status),
-        }
-        if rates is not None:
-            values |= {
-                "in": sum(rates.messages_in),
-                "out": sum(rates.messages_out),
-                "gate": _p99(rates.commit),
-                "loop": _p99(rates.lag),
-                "broker": rates.cpu,
-            }
-        self._append(values)
+        values = {name: None if rates is None else of(rates) for name, of in _CURVES.items()}
+        self._append({"waiting": waiting(status), **values})
 
     def skip(self) -> None:
         """Add a poll without a reply."""
         self._append({})
 
-    def curve(self, name: str) -> list[float | None]:
-        """Return the values, oldest first."""
-        return list(self._curves[name])
-
     def _append(self, values: Mapping[str, float | None]) -> None:
         for name, curve in self._curves.items():
             curve.append(values.get(name))
 
+    def curve(self, name: str) -> list[float | None]:
+        """Return the values, oldest first."""
+        return list(self._curves[name])
 
-def _p99(percentiles: Percentiles | None) -> float | None:
-    """Return the maximum of a curve; 0 without values."""
-    if percentiles is None:
-        return 0.0
-    return None if math.isinf(percentiles.p99) else percentiles.p99
+
+def _percentile(percentiles: Percentiles | None, name: str) -> float | None:
+    """Return a value of a curve: 0 if nothing was measured, None beyond the histogram."""
+    value: float = 0.0 if percentiles is None else getattr(percentiles, name)
+    return None if math.isinf(value) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +126,15 @@ class WatchedBroker:
         """The error instead of a reply."""
         self.wanted = asyncio.Event()
         """Set when a view needs a reply before the next poll."""
+        self.history = History()
         self._before: dict[str, dict[str, Any]] = {}
-        self._history = History()
 
     def took(self, statuses: dict[str, dict[str, Any]]) -> Frame:
         """Record replies by node; return the frame to show."""
         status, rates, logs = totals_of_logs(statuses, self._before, self.link.polled)
         self._before = statuses
-        self._history.add(status, rates)
-        self.frame = Frame(status, rates, self._history, logs)
+        self.history.add(status, rates)
+        self.frame = Frame(status, rates, self.history, logs)
         self.away_since, self.why = None, ""
         return self.frame
 
@@ -124,7 +147,12 @@ class WatchedBroker:
             self.away_since = now
         self.why = why
         if poll:
-            self._history.skip()
+            self.history.skip()
+
+    def leave_gap(self) -> None:
+        """Leave a gap in the curves: there are no rates since the replies before it."""
+        self.frame, self._before, self.queries.topics_fit = None, {}, True
+        self.history.skip()
 
 
 class TopQueries:
@@ -132,8 +160,8 @@ class TopQueries:
 
     def __init__(self, link: ReconnectingClient) -> None:
         self._link = link
-        self._actors = ACTORS_ASKED
-        self._rows = SESSION_ROWS
+        self._actor_counts: Sequence[int] = _ACTOR_COUNTS
+        self._session_counts: Sequence[int] = _SESSION_COUNTS
         self.topics_fit = True
         """Whether the busiest topics fit into a reply."""
 
@@ -156,34 +184,24 @@ class TopQueries:
         return await self._statuses(topics=False)
 
     async def _statuses(self, *, topics: bool) -> dict[str, dict[str, Any]]:
-        found = {
+        statuses = {
             broker.node: status for broker, status in await self._link.poll("status", topics=topics)
         }
         if self._link.polled is not None:
-            add_free_space(list(found.values()), self._link.polled.directory)
-        return found
+            add_free_space(list(statuses.values()), self._link.polled.directory)
+        return statuses
 
     async def actors(self, by: str, match: str | None = None) -> list[dict[str, Any]]:
         """Request the first actors in an order, those that match a pattern."""
-        wanted = {} if match is None else {"match": match}
-        while True:
-            try:
-                top = {"by": by, "count": self._actors}
-                answers = await self._link.each("actors", top=top, **wanted)
-            except TooLarge:
-                if self._actors == 1:
-                    raise
-                self._actors = max(1, self._actors // _LESS)
-            else:
-                rows = [
-                    self._labelled(broker, row)
-                    for broker, answer in answers
-                    for row in answer["rows"]
-                ]
-                if self.several:
-                    rows.sort(key=sort_key(by), reverse=True)
-                    del rows[self._actors :]
-                return rows
+        selection = {} if match is None else {"match": match}
+        answers, self._actor_counts = await fewer(
+            self._actor_counts,
+            lambda count: self._link.each("actors", top={"by": by, "count": count}, **selection),
+        )
+        parts = [
+            [self._labelled(broker, row) for row in answer["rows"]] for broker, answer in answers
+        ]
+        return highest(parts, by, self._actor_counts[0])
 
     def _labelled(self, broker: LiveBroker, row: dict[str, Any]) -> dict[str, Any]:
         polled = self._link.polled
@@ -200,15 +218,11 @@ class TopQueries:
         return await self._much(log, "session", client=client)
 
     async def _much(self, log: str, endpoint: str, **request: Any) -> dict[str, Any]:
-        while True:
-            try:
-                return await self._link.ask_of(
-                    broker_of_log(log), endpoint, most=self._rows, **request
-                )
-            except TooLarge:
-                if self._rows == 1:
-                    raise
-                self._rows = max(1, self._rows // _LESS)
+        answer, self._session_counts = await fewer(
+            self._session_counts,
+            lambda most: self._link.ask_of(broker_of_log(log), endpoint, most=most, **request),
+        )
+        return answer
 
     async def receivers(self, topic: str) -> dict[str, Any]:
         """Request the first page of receivers of a topic, of each log."""

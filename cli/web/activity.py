@@ -8,13 +8,19 @@ not counted as published: they were published there.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cli.web.time_axis import TimeWindow
 from cli.web.timeline_marks import Mark, Marks, mark_kind
-from cli.web.topic_activity import TopicActivity, is_copied, messages_by_topic
+from cli.web.topic_activity import (
+    Branch,
+    TopicActivity,
+    is_copied,
+    messages_by_topic,
+    topic_branches,
+)
 from eventstore.format.events import LOG_SESSION
 from eventstore.format.positions import count_runs
 from eventstore.format.records import Record
@@ -38,6 +44,8 @@ FIGURES: Final = (
     "log_bytes",
 )
 """The figures of each minute: messages, bytes, events by the kind of their mark."""
+_OF_RUNS: Final = {"Delivered": "delivered", "Queued": "queued", "Expired": "expired"}
+"""The figures of events that name messages."""
 _MARKS_A_MINUTE: Final = 60
 _NO_CLIENTS: Final = (LOG_SESSION, SHARE)
 """Prefixes of sessions that begin without a CONNECT."""
@@ -63,12 +71,12 @@ class Activity:
     def __init__(self) -> None:
         self.minutes: dict[int, MinuteActivity] = {}
         self.topics = TopicActivity()
-        self._uses: dict[int, DiskUse] = {}
+        self.uses: dict[int, DiskUse] = {}
         """Disk use by slot; a slot is dropped as a whole."""
 
     def take(self, record: Record, size: int) -> None:
         """Add a record of ``size`` bytes; raises CorruptLog for events that do not fit."""
-        self._uses.setdefault(record.time_ms // _USE_MS, DiskUse()).take(record, size)
+        self.uses.setdefault(record.time_ms // _USE_MS, DiskUse()).take(record, size)
         minute = self.minutes.setdefault(record.time_ms // MINUTE_MS, MinuteActivity())
         minute.add("log_bytes", size)
         published: list[tuple[str, int, int, str]] = []
@@ -77,25 +85,17 @@ class Activity:
                 published += messages_by_topic(raw)
             else:
                 self._count(raw, record, minute)
-        own = [one for one in published if not is_copied(one[3])]
-        minute.add("published", sum(one[1] for one in own))
-        minute.add("published_bytes", sum(one[2] for one in own))
+        own = [message for message in published if not is_copied(message[3])]
+        minute.add("published", sum(message[1] for message in own))
+        minute.add("published_bytes", sum(message[2] for message in own))
         if published:
             self.topics.take(published, size - len(record.payload), record.time_ms)
 
     def _count(self, raw: Mapping[str, Any], record: Record, minute: MinuteActivity) -> None:
         event = raw["e"]
-        if event == "Delivered":
-            minute.add("delivered", count_runs(raw["refs"]))
-        elif event == "Queued":
-            minute.add("queued", count_runs(raw["refs"]))
-        elif event == "Expired":
-            minute.add("expired", count_runs(raw["refs"]))
-        else:
-            self._mark(raw, record, minute)
-
-    def _mark(self, raw: Mapping[str, Any], record: Record, minute: MinuteActivity) -> None:
-        event = raw["e"]
+        if event in _OF_RUNS:
+            minute.add(_OF_RUNS[event], count_runs(raw["refs"]))
+            return
         kind = mark_kind(event, raw.get("reason", ""))
         # Connections that end with the broker do not count as further restarts.
         if kind is None or (kind == "restart" and event == "SessionClosed"):
@@ -109,25 +109,47 @@ class Activity:
     def forget_before(self, time_ms: int) -> None:
         """Drop the minutes before a time, and their topics."""
         self.topics.forget_before(time_ms + KEPT_MINUTES * MINUTE_MS)
-        for minute in [one for one in self.minutes if one < time_ms // MINUTE_MS]:
+        for minute in [number for number in self.minutes if number < time_ms // MINUTE_MS]:
             del self.minutes[minute]
-        for slot in [one for one in self._uses if one < time_ms // _USE_MS]:
-            del self._uses[slot]
+        for slot in [number for number in self.uses if number < time_ms // _USE_MS]:
+            del self.uses[slot]
+
+
+class ActivityOfLogs:
+    """The activity of some logs, added up."""
+
+    def __init__(self, logs: Sequence[Activity]) -> None:
+        self._logs = logs
 
     def disk_use(self) -> DiskUse:
         """Return the disk use of all records."""
         whole = DiskUse()
-        for _, use in sorted(self._uses.items()):
-            whole = whole.merged(use)
+        for log in self._logs:
+            for _, use in sorted(log.uses.items()):
+                whole = whole.merged(use)
         return whole
 
+    @property
+    def topics_left_out(self) -> int:
+        """The number of messages on topics beyond the limit."""
+        return sum(log.topics.left_out for log in self._logs)
+
+    def branches(
+        self, under: str | None, now_ms: int, retained: Iterable[Mapping[str, Any]]
+    ) -> dict[str, Branch]:
+        """Return the branches of the tree of topics one level below a path."""
+        return topic_branches([log.topics for log in self._logs], under, now_ms, retained)
+
     def marks(self, window: TimeWindow) -> dict[str, list[Mark]]:
-        """Return the marks of the minutes of a window, in order."""
-        found: dict[str, list[Mark]] = {}
+        """Return the marks of the minutes of a window, in the order of time."""
+        joined: dict[str, list[Mark]] = {}
         for minute in self._within(window):
             for kind, marks in minute.marks.kinds().items():
-                found.setdefault(kind, []).extend(marks)
-        return found
+                joined.setdefault(kind, []).extend(marks)
+        if len(self._logs) > 1:
+            for marks in joined.values():
+                marks.sort(key=lambda mark: mark.time_ms)
+        return joined
 
     def totals(self, window: TimeWindow) -> dict[str, int]:
         """Return the figures of the minutes of a window."""
@@ -138,12 +160,10 @@ class Activity:
 
     def figure(self, name: str, minute: int) -> int:
         """Return a figure of a minute by its number."""
-        found = self.minutes.get(minute)
-        return 0 if found is None else found.figures[_NUMBER[name]]
+        minutes = (log.minutes.get(minute) for log in self._logs)
+        return sum(activity.figures[_NUMBER[name]] for activity in minutes if activity is not None)
 
     def _within(self, window: TimeWindow) -> Iterator[MinuteActivity]:
-        first, last = window.begin_ms // MINUTE_MS, window.end_ms // MINUTE_MS
-        for number in range(first, last + 1):
-            found = self.minutes.get(number)
-            if found is not None:
-                yield found
+        numbers = range(window.begin_ms // MINUTE_MS, window.end_ms // MINUTE_MS + 1)
+        for log in self._logs:
+            yield from (log.minutes[number] for number in numbers if number in log.minutes)

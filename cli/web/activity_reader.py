@@ -6,19 +6,15 @@ as the work before them. Reading stops when no page requests it; the result is k
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from cli.web.activity import FIGURES, KEPT_MINUTES, MINUTE_MS, Activity
-from cli.web.time_axis import TimeWindow
-from cli.web.timeline_marks import Mark
-from cli.web.topic_activity import Branch, topic_branches
+from cli.web.activity import KEPT_MINUTES, MINUTE_MS, Activity, ActivityOfLogs
 from cli.web.web_log_client import WebLogClient
 from eventstore.display import clock
 from eventstore.errors import CorruptLog
 from eventstore.format.records import decode_record
 from eventstore.reading.log_source import LogSource
-from projections.past.disk_use import DiskUse
 from protocol.errors import FoldmqError
 
 _BLOCK: Final = 400
@@ -97,8 +93,8 @@ class ActivityReader:
         Raises NoLiveBroker.
         """
         end = time.monotonic() + max_wait
-        while (left := end - time.monotonic()) > 0:
-            await self.wait(left)
+        while (remaining_seconds := end - time.monotonic()) > 0:
+            await self.wait(remaining_seconds)
             if self.complete or self.reaches(time_ms):
                 break
         return self.reaches(time_ms)
@@ -165,10 +161,10 @@ class ActivityReader:
         self._last = source.last
 
     async def _read_older(self, source: LogSource) -> None:
-        last = self._first - 1
-        first = max(source.begin, last - _BLOCK + 1)
+        last_record = self._first - 1
+        first = max(source.begin, last_record - _BLOCK + 1)
         try:
-            oldest = await self._add(source, first, last)
+            oldest = await self._add(source, first, last_record)
         except CorruptLog as error:
             # The figures of the time before ``since_ms`` are not shown.
             self._stream = source.stream
@@ -196,51 +192,6 @@ class ActivityReader:
         return oldest
 
 
-class ActivityOfLogs:
-    """The activity of some logs, added up."""
-
-    def __init__(self, logs: Sequence[Activity]) -> None:
-        self._logs = logs
-
-    def marks(self, window: TimeWindow) -> dict[str, list[Mark]]:
-        """Return the marks of the minutes of a window, in the order of time."""
-        found: dict[str, list[Mark]] = {}
-        for log in self._logs:
-            for kind, marks in log.marks(window).items():
-                found.setdefault(kind, []).extend(marks)
-        if len(self._logs) > 1:
-            for marks in found.values():
-                marks.sort(key=lambda mark: mark.time_ms)
-        return found
-
-    def totals(self, window: TimeWindow) -> dict[str, int]:
-        """Return the figures of the minutes of a window."""
-        totals = [log.totals(window) for log in self._logs]
-        return {name: sum(one[name] for one in totals) for name in FIGURES}
-
-    def figure(self, name: str, minute: int) -> int:
-        """Return a figure of a minute by its number."""
-        return sum(log.figure(name, minute) for log in self._logs)
-
-    def disk_use(self) -> DiskUse:
-        """Return the disk use of all records."""
-        whole = DiskUse()
-        for log in self._logs:
-            whole = whole.merged(log.disk_use())
-        return whole
-
-    @property
-    def topics_left_out(self) -> int:
-        """The number of messages on topics beyond the limit."""
-        return sum(log.topics.left_out for log in self._logs)
-
-    def branches(
-        self, under: str | None, now_ms: int, retained: Iterable[Mapping[str, Any]]
-    ) -> dict[str, Branch]:
-        """Return the branches of the tree of topics one level below a path."""
-        return topic_branches([log.topics for log in self._logs], under, now_ms, retained)
-
-
 class ReadersOfLogs:
     """Readers of the activity of some logs, as one; it is known only if that of each log is."""
 
@@ -250,44 +201,49 @@ class ReadersOfLogs:
     @property
     def activity(self) -> ActivityOfLogs:
         """The activity as far as it was read."""
-        return ActivityOfLogs([one.activity for one in self._readers])
+        return ActivityOfLogs([reader.activity for reader in self._readers])
 
     @property
     def since_ms(self) -> int | None:
         """Time from which the activity is complete; None: it is not known of some log yet."""
         whole, partial = list[int](), list[int]()
-        for one in self._readers:
-            if one.since_ms is not None:
+        for reader in self._readers:
+            if reader.since_ms is not None:
                 # A log that began less than a day ago does not limit the others.
-                (whole if _covers_all(one) else partial).append(one.since_ms)
-            elif not one.complete:
+                (whole if _covers_all(reader) else partial).append(reader.since_ms)
+            elif not reader.complete:
                 return None
         return max(partial) if partial else min(whole, default=None)
 
     @property
     def problem(self) -> str | None:
         """Why reading stopped, as text."""
-        return next((one.problem for one in self._readers if one.problem is not None), None)
+        return next(
+            (reader.problem for reader in self._readers if reader.problem is not None), None
+        )
 
     def reading(self) -> str | None:
         """Return the progress of reading as text; None: it is complete."""
-        behind = [one for one in self._readers if not one.complete]
-        behind.sort(key=lambda one: -1 if one.since_ms is None else -one.since_ms)
+        behind = [reader for reader in self._readers if not reader.complete]
+        behind.sort(key=lambda reader: -1 if reader.since_ms is None else -reader.since_ms)
         return behind[0].reading() if behind else None
 
     async def wait(self, max_wait: float) -> None:
         """Read on, as ``ActivityReader.wait``."""
-        await asyncio.gather(*(one.wait(max_wait) for one in self._readers))
+        await asyncio.gather(*(reader.wait(max_wait) for reader in self._readers))
 
     async def wait_first_time(self, max_wait: float) -> None:
         """Read on, as ``ActivityReader.wait_first_time``."""
-        await asyncio.gather(*(one.wait_first_time(max_wait) for one in self._readers))
+        await asyncio.gather(*(reader.wait_first_time(max_wait) for reader in self._readers))
 
     async def reach(self, time_ms: int, max_wait: float) -> bool:
         """Return whether the activity of a time is complete, as ``ActivityReader.reach``."""
-        found = await asyncio.gather(*(one.reach(time_ms, max_wait) for one in self._readers))
-        return any(found) and all(
-            reached or _covers_all(one) for reached, one in zip(found, self._readers, strict=True)
+        results = await asyncio.gather(
+            *(reader.reach(time_ms, max_wait) for reader in self._readers)
+        )
+        return any(results) and all(
+            reached or _covers_all(reader)
+            for reached, reader in zip(results, self._readers, strict=True)
         )
 
 

@@ -28,7 +28,7 @@ from actors.access.login_backoff import network
 from cli.commands.bulk_change import operator_name
 from cli.settings.setting_sources import ConfigError
 from cli.users import line_files
-from cli.web.tokens import BadTokens, Grant, ends, read
+from cli.web.tokens import BadTokens, Grant, ends, file_state, read
 from eventstore.task_cancellation import end_tasks
 from protocol.errors import FoldmqError
 
@@ -44,6 +44,7 @@ _AGAIN: Final = (1.0, 30.0)
 _LONGEST_ADDRESS: Final = 100
 _END_SECONDS: Final = 1.0
 
+_FIELDS: Final = ("outcome", "address", "name", "role", "reason", "count", "first_ms")
 _LINES: Final = {
     "login": "web page login",
     "refused": "web page login refused",
@@ -68,15 +69,12 @@ class Entry:
 
     def values(self) -> dict[str, str | int]:
         """Return the fields of the event as JSON."""
-        return {
-            "outcome": self.outcome,
-            "address": self.address,
-            "name": self.name,
-            "role": self.role,
-            "reason": self.reason,
-            "count": self.count,
-            "first_ms": self.first_ms,
-        }
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    async def record(self, record: Callable[..., Awaitable[object]], **more: str) -> None:
+        """Send it to the broker, with ``more`` fields of the event."""
+        values = {**self.values(), **more}
+        await record("change", do="web_accessed", by=operator_name(), **values)
 
 
 @dataclass(slots=True)
@@ -116,15 +114,15 @@ class Gathering:
     def due(self, *, all_of_it: bool = False) -> list[Entry]:
         """Return and reset the counts of the series that are over, or of all."""
         now = self._clock()
-        found = []
+        entries = []
         for table in self._series.values():
-            over = [key for key, one in table.items() if all_of_it or now >= one.until]
-            found += [more for key in over if (more := table.pop(key).more) is not None]
-        return found
+            over = [key for key, series in table.items() if all_of_it or now >= series.until]
+            entries += [more for key in over if (more := table.pop(key).more) is not None]
+        return entries
 
     def next_end(self) -> float | None:
         """Return the seconds until the next series is over; None: there is none."""
-        ends = [one.until for table in self._series.values() for one in table.values()]
+        ends = [series.until for table in self._series.values() for series in table.values()]
         return max(0.0, min(ends) - self._clock()) if ends else None
 
 
@@ -165,10 +163,10 @@ class AuditTrail:
         for entry in self._gathering.due(all_of_it=True):
             self._put(entry)
         if self._waiting:
-            last = self._waiting[-1]
+            newest = self._waiting[-1]
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_SECONDS):
-                    await last.recorded.wait()
+                    await newest.recorded.wait()
         if self._task is not None:
             await end_tasks([self._task])
 
@@ -181,17 +179,17 @@ class AuditTrail:
             reason,
             self._now_ms(),
         )
-        found = self._gathering.add(entry)
-        if found is not None:
-            self._put(found)
+        recorded = self._gathering.add(entry)
+        if recorded is not None:
+            self._put(recorded)
         self._work()
-        return found
+        return recorded
 
     def _put(self, entry: Entry) -> None:
         say = log.info if entry.outcome == "login" else log.warning
-        said = {key: value for key, value in entry.values().items() if value}
-        del said["outcome"], said["first_ms"]
-        say(_LINES[entry.outcome], **said)
+        fields = {key: value for key, value in entry.values().items() if value}
+        del fields["outcome"], fields["first_ms"]
+        say(_LINES[entry.outcome], **fields)
         if len(self._waiting) >= MAX_WAITING:
             self._waiting.popleft()
         self._waiting.append(entry)
@@ -225,9 +223,7 @@ class AuditTrail:
         while self._waiting:
             entry = self._waiting[0]
             try:
-                await self._record(
-                    "change", do="web_accessed", by=operator_name(), **entry.values()
-                )
+                await entry.record(self._record)
             except FoldmqError as error:
                 if not pause:
                     log.warning("web page: logins cannot be recorded yet", reason=str(error))
@@ -249,8 +245,8 @@ _LONGEST_PAUSE: Final = 30.0
 
 def changes(before: dict[str, Grant], now: dict[str, Grant]) -> list[tuple[str, Grant]]:
     """Return the removed and the added tokens; a replaced token is in both."""
-    removed = [(REMOVED, one) for name, one in before.items() if now.get(name) != one]
-    return removed + [(ADDED, one) for name, one in now.items() if before.get(name) != one]
+    removed = [(REMOVED, grant) for name, grant in before.items() if now.get(name) != grant]
+    return removed + [(ADDED, grant) for name, grant in now.items() if before.get(name) != grant]
 
 
 class TokenAudit:
@@ -279,7 +275,7 @@ class TokenAudit:
             await asyncio.sleep(pause)
 
     async def _look(self) -> None:
-        seen = self._stamp()
+        seen = file_state(self._file)
         if seen == self._seen:
             return
         try:
@@ -297,32 +293,11 @@ class TokenAudit:
         self._seen = seen
 
     async def _record_change(self, outcome: str, grant: Grant) -> None:
-        await self._record(
-            "change",
-            do="web_accessed",
-            by=operator_name(),
-            outcome=outcome,
-            address="",
-            name=grant.name,
-            role=grant.role,
-            reason="",
-            expires=ends(grant.expires),
-            count=1,
-            first_ms=round(time.time() * 1000),
-        )
-        log.info(
-            "web token added" if outcome == ADDED else "web token removed",
-            name=grant.name,
-            role=grant.role,
-            expires=ends(grant.expires),
-        )
-
-    def _stamp(self) -> object:
-        try:
-            found = self._file.stat()
-        except OSError as error:
-            return error.errno
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        entry = Entry(outcome, "", grant.name, grant.role, "", round(time.time() * 1000))
+        expires = ends(grant.expires)
+        await entry.record(self._record, expires=expires)
+        change = "web token added" if outcome == ADDED else "web token removed"
+        log.info(change, name=grant.name, role=grant.role, expires=expires)
 
     def _read_recorded(self) -> dict[str, Grant]:
         try:
@@ -332,7 +307,7 @@ class TokenAudit:
             return {}
 
     def _write_recorded(self) -> None:
-        lines = [one.line for one in self._known.values()]
+        lines = [grant.line for grant in self._known.values()]
         try:
             line_files.write_lines(self._recorded, lines, as_directory=True)
         except ConfigError as error:

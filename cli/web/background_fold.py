@@ -92,13 +92,13 @@ class BackgroundWork(Generic[_Result]):
     async def _run(self, key: Hashable, work: Callable[[Pause], Awaitable[_Result]]) -> _Result:
         turn = time.monotonic()
 
-        async def pause(done: int, of: int) -> None:
+        async def pause(count: int, of: int) -> None:
             nonlocal turn
             now = time.monotonic()
             if now - turn < _SLICE:
                 return
             held = self._running[key]
-            held.progress = Folding(done, of)
+            held.progress = Folding(count, of)
             if now - held.asked > _TIMEOUT:
                 held.task.cancel()
             await asyncio.sleep(0)
@@ -121,11 +121,11 @@ class MarkedHistory(SessionHistory):
         super().__init__(name, begin, asyncio.Lock(), self._mark)
         self.marks = Marks(_MAX_MARKS)
 
-    def _mark(self, one: SessionEvent) -> None:
-        kind = mark_kind(one.event.e, getattr(one.event, "reason", ""))
+    def _mark(self, event: SessionEvent) -> None:
+        kind = mark_kind(event.event.e, getattr(event.event, "reason", ""))
         if kind is not None:
-            count = getattr(one.event, "count", 1)
-            self.marks.add(kind, Mark(one.time_ms, sequence_of(one.at), count))
+            count = getattr(event.event, "count", 1)
+            self.marks.add(kind, Mark(event.time_ms, sequence_of(event.at), count))
 
 
 class Histories:
@@ -149,21 +149,21 @@ class Histories:
                 self._forget(key)
                 history = MarkedHistory(name, source.begin)
                 self._held[key] = self._link.epoch, history
-            last = source.last
+            end = source.last
         self._held.move_to_end(key)
         while len(self._held) > MAX_HISTORIES:
             self._forget(next(iter(self._held)))
         begun = history.done
-        if begun >= last:
+        if begun >= end:
             return history
 
         async def grow(pause: Pause) -> MarkedHistory:
             async with self._link.log(log) as source:
-                await history.grow(source, last, lambda at: pause(at - begun, last - begun))
+                await history.grow(source, end, lambda at: pause(at - begun, end - begun))
             return history
 
         try:
-            return await self._work.result(key, last - begun, max_wait, grow)
+            return await self._work.result(key, end - begun, max_wait, grow)
         except FoldmqError:
             self._forget(key)
             raise

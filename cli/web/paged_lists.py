@@ -1,19 +1,16 @@
 """Paged lists of the broker that stay the same when a page is requested again.
 
-The broker sends a list once, from beginning to end. Its rows are cached here for a while, so that a
-browser can go back and reload. With several logs, a list has the rows of all; each row names its
-``log``.
+Their rows are cached here for a while, so that a browser can go back and reload.
 """
 
-import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cli.logs.broker_client import NoLiveBroker, Refused
-from cli.web.web_log_client import WebLogClient, highest
+from cli.web.broker_lists import BrokerList, OpenLists
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import clock
 
 PAGE_ROWS = 100
@@ -57,44 +54,43 @@ class Listed:
 
 
 @dataclass(slots=True)
-class _HeldCursor:
-    key: object
-    about: dict[str, Any]
-    rows: list[dict[str, Any]]
-    cursors: list[tuple[str, str]]
-    """The logs that have more rows, with the cursors of their lists."""
-    as_of: str
+class _PagedList(BrokerList):
+    """A list, as the page shows it."""
+
+    about: dict[str, Any] = field(default_factory=dict)
+    """The broker's data about the whole list."""
+    as_of: str = field(default_factory=lambda: clock(round(time.time() * 1000)))
     order: str | None = None
 
 
 class Listings:
-    """The cached lists; the least recently used are dropped."""
+    """The cached lists."""
 
     def __init__(self, link: WebLogClient) -> None:
         self._link = link
-        self._held: OrderedDict[str, _HeldCursor] = OrderedDict()
+        self._lists = OpenLists[_PagedList](_MAX_LISTS)
 
     async def find(
         self,
         endpoint: str,
-        wanted: dict[str, Any],
+        selection: dict[str, Any],
         order: Order | str | None,
-        given: str | None,
+        name: str | None,
         page: int,
     ) -> Listed:
-        """Return a page of a list of the broker; ``given`` names the list, None: a new one.
+        """Return a page of a list of the broker; ``name`` is that of the list, None: a new one.
 
         With a figure as ``order``, these are the rows with the highest values. Other lists are
         sorted here if they are not too long. Raises NoLiveBroker and Refused.
         """
         named = order.name if isinstance(order, Order) else order
-        key = (endpoint, sorted(wanted.items(), key=str), named)
-        held = self._held.get(given or "")
+        key = (endpoint, sorted(selection.items(), key=str), named)
+        held = self._lists.find(name or "", key)
         problem = None
-        if held is None or held.key != key:
-            if given is not None:
+        if held is None:
+            if name is not None:
                 problem = "The previous list has expired; this is a new one."
-            held, given, page = await self._begin(key, endpoint, wanted, order), None, 0
+            held, name, page = await self._begin(key, endpoint, selection, order), None, 0
         if not await self._fill(held, (page + 1) * PAGE_ROWS + 1):
             problem = "This list has expired on the broker: start again."
         start = page * PAGE_ROWS
@@ -106,79 +102,72 @@ class Listings:
                 f"Only lists of up to {MAX_SORTED:,} rows can be sorted: search for a part of "
                 "the name."
             )
-        if more and given is None:
-            given = secrets.token_urlsafe(9)
-        if given is not None:
-            self._keep(given, held)
-        rows = held.rows[start : start + PAGE_ROWS]
+        kept = more or name is not None
+        if kept:
+            self._lists.keep(held)
         return Listed(
-            rows, held.about, start + 1, page, more, given, held.as_of, held.order, problem
+            held.rows[start : start + PAGE_ROWS],
+            held.about,
+            start + 1,
+            page,
+            more,
+            held.name if kept else None,
+            held.as_of,
+            held.order,
+            problem,
         )
 
     async def _begin(
-        self, key: object, endpoint: str, wanted: dict[str, Any], order: Order | str | None
-    ) -> _HeldCursor:
-        link = self._link
+        self, key: object, endpoint: str, selection: dict[str, Any], order: Order | str | None
+    ) -> _PagedList:
+        link, rows = self._link, None
         if isinstance(order, str):
-            answers, count = await link.ask_highest(endpoint, _TOPS, order, wanted)
-            rows = highest(answers, order, count)
+            rows, answers = await link.ask_highest(endpoint, _TOPS, order, selection)
+        elif endpoint in _IN_EVERY_LOG:
+            answers = [await link.ask_any(endpoint, **selection)]
         else:
-            one = endpoint in _IN_EVERY_LOG
-            answers = (
-                [await link.ask_any(endpoint, **wanted)]
-                if one
-                else (await link.ask_each(endpoint, **wanted))
-            )
-            rows = [row for _, answer in answers for row in answer["rows"]]
-        cursors = [
-            (log, cursor) for log, answer in answers if (cursor := answer["cursor"]) is not None
-        ]
-        now = clock(round(time.time() * 1000))
-        held = _HeldCursor(key, _about_all(answers), rows, cursors, now)
-        if isinstance(order, Order):
-            await self._put_in_order(held, wanted, order)
+            answers = await link.ask_each(endpoint, **selection)
+        held = _PagedList(key, about=_about_all(answers))
+        held.begin(answers)
+        if rows is not None:
+            held.rows = rows
+        elif isinstance(order, Order):
+            await self._put_in_order(held, selection, order)
         return held
 
-    async def _put_in_order(self, held: _HeldCursor, wanted: dict[str, Any], order: Order) -> None:
+    async def _put_in_order(
+        self, held: _PagedList, selection: dict[str, Any], order: Order
+    ) -> None:
         """Read and sort a complete list, unless it is too long."""
-        if not wanted and held.about.get("total", 0) > MAX_SORTED:
+        if not selection and held.about.get("total", 0) > MAX_SORTED:
             return  # a partial list cannot be sorted
         if await self._fill(held, MAX_SORTED) and not held.cursors:
             held.rows.sort(key=order.key)
             held.order = order.name
 
-    async def _fill(self, held: _HeldCursor, count: int) -> bool:
+    async def _fill(self, held: _PagedList, count: int) -> bool:
         """Load rows up to a number; return False if the list has expired on the broker."""
         while len(held.rows) < min(count, _MAX_ROWS) and held.cursors:
-            log, cursor = held.cursors.pop(0)
+            log = held.cursors[0][0]
             try:
-                answer = await self._link.ask_log(log, "page", cursor=cursor)
+                await held.read_on(self._link)
             except (Refused, NoLiveBroker) as error:
                 if isinstance(error, NoLiveBroker) and not log:
                     raise
                 held.cursors.clear()
                 return False
-            held.rows += [{**row, "log": log} for row in answer["rows"]]
-            if answer["cursor"] is not None:
-                held.cursors.insert(0, (log, answer["cursor"]))
         return True
-
-    def _keep(self, key: str, held: _HeldCursor) -> None:
-        self._held[key] = held
-        self._held.move_to_end(key)
-        while len(self._held) > _MAX_LISTS:
-            self._held.popitem(last=False)
 
 
 def _about_all(answers: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
     """Return the brokers' data about whole lists; numbers of rows are added up."""
-    found: dict[str, Any] = {}
+    whole: dict[str, Any] = {}
     for log, answer in answers:
         about = {key: value for key, value in answer.items() if key not in ("rows", "cursor")}
         if about.get("retained") is not None:  # every log has it
             about["retained"] = {**about["retained"], "log": log}
-        total = found.get("total", 0) + about.get("total", 0)
-        found |= {key: value for key, value in about.items() if found.get(key) is None}
+        total = whole.get("total", 0) + about.get("total", 0)
+        whole |= {key: value for key, value in about.items() if whole.get(key) is None}
         if "total" in about:
-            found["total"] = total
-    return found
+            whole["total"] = total
+    return whole

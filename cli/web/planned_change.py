@@ -4,18 +4,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cli.commands.bulk_change import portions
 from cli.commands.session_list import clients_of, left_out
 from cli.common import text
 from cli.common.units import seconds
 from cli.logs.broker_client import Refused
 from cli.logs.topic_flags import check_filter
+from cli.web.broker_lists import BrokerList
 from cli.web.web_log_client import WebLogClient
 from eventstore.display import count_of, escaped, name
 from eventstore.errors import UsageError
 
 MAX: Final = 5_000
 """Maximum sessions or retained messages of one change."""
-_PORTION: Final = 500
 _LONGEST_TYPED: Final = 64
 
 
@@ -38,27 +39,27 @@ class PlannedChange:
     """The page to return to."""
 
 
-async def plan_change(link: WebLogClient, given: Mapping[str, str]) -> PlannedChange:
+async def plan_change(link: WebLogClient, fields: Mapping[str, str]) -> PlannedChange:
     """Return the change that the parameters of a request describe.
 
     Raises UsageError, Refused if there is nothing to change, and NoLiveBroker.
     """
-    match given.get("do"):
+    match fields.get("do"):
         case "kick":
-            return await _kick(link, _required(given, "client"))
+            return await _kick(link, _required(fields, "client"))
         case "remove_session":
-            return await _remove(link, _required(given, "client"))
+            return await _remove(link, _required(fields, "client"))
         case "purge":
-            return await _purge(link, given.get("older_than"), given.get("match"))
+            return await _purge(link, fields.get("older_than"), fields.get("match"))
         case "clear_retained":
-            return await _clear(link, _required(given, "filter"))
+            return await _clear(link, _required(fields, "filter"))
     raise UsageError("do must be one of kick, remove_session, purge, clear_retained")
 
 
 async def _kick(link: WebLogClient, client: str) -> PlannedChange:
     log = await link.log_of(client)
-    found = await link.ask_log(log, "session", client=client, most=0)
-    if found["connection"] is None:
+    session = await link.ask_log(log, "session", client=client, most=0)
+    if session["connection"] is None:
         raise Refused(f"{name(client)} is not connected")
     return PlannedChange(
         question=f"Disconnect {name(client)}?",
@@ -74,10 +75,10 @@ async def _kick(link: WebLogClient, client: str) -> PlannedChange:
 
 async def _remove(link: WebLogClient, client: str) -> PlannedChange:
     log = await link.log_of(client)
-    found = await link.ask_log(log, "session", client=client, most=0)
-    held = [count_of(found["subscriptions"]["total"], "subscription")]
-    held.append(f"{count_of(found['queued'], 'queued message')}")
-    state = "It is connected, and is disconnected first. " if found["connected"] else ""
+    session = await link.ask_log(log, "session", client=client, most=0)
+    held = [count_of(session["subscriptions"]["total"], "subscription")]
+    held.append(f"{count_of(session['queued'], 'queued message')}")
+    state = "It is connected, and is disconnected first. " if session["connected"] else ""
     return PlannedChange(
         question=f"Remove the session of {name(client)}?",
         effect=f"{state}Its {' and '.join(held)} are lost. This cannot be undone.",
@@ -92,15 +93,15 @@ async def _remove(link: WebLogClient, client: str) -> PlannedChange:
 async def _purge(link: WebLogClient, older_than: str | None, match: str | None) -> PlannedChange:
     if older_than is None and match is None:
         raise UsageError("give a time or a pattern to select sessions")
-    wanted: dict[str, Any] = {"connected": False}
+    selection: dict[str, Any] = {"connected": False}
     if match is not None:
-        wanted["match"] = match
+        selection["match"] = match
     if older_than is not None:
-        wanted["offline_s"] = _span(older_than)
-    wanted["without_logs"] = True
-    pages = await link.ask_each("sessions", **wanted)
-    found = await _gathered(link, pages, "foldmq sessions purge")
-    rows, shared = clients_of(found)
+        selection["offline_s"] = _span(older_than)
+    selection["without_logs"] = True
+    pages = await link.ask_each("sessions", **selection)
+    sessions = await _gathered(link, pages, "foldmq sessions purge")
+    rows, shared = clients_of(sessions)
     if not rows:
         raise Refused("no matching offline session" + (f"; {left_out(shared)}" if shared else ""))
     rows.sort(key=lambda row: row["closed_ms"])
@@ -118,7 +119,7 @@ async def _purge(link: WebLogClient, older_than: str | None, match: str | None) 
             },
         )
         for log, own in by_log.items()
-        for part in _portions(own)
+        for part in portions(own)
     ]
     return PlannedChange(
         question=f"Remove {count_of(len(rows), 'offline session')}?",
@@ -147,7 +148,7 @@ async def _clear(link: WebLogClient, topic_filter: str) -> PlannedChange:
         "current subscribers are not notified. This cannot be undone.",
         concerned=topics,
         typed=_typed(topics[0]) if len(topics) == 1 else str(len(topics)),
-        requests=[(log, {"do": "clear_retained", "topics": part}) for part in _portions(topics)],
+        requests=[(log, {"do": "clear_retained", "topics": part}) for part in portions(topics)],
         done="removed",
         back="/retained",
     )
@@ -157,43 +158,36 @@ async def _gathered(
     link: WebLogClient, pages: Iterable[tuple[str, dict[str, Any]]], command: str
 ) -> list[dict[str, Any]]:
     """Return all rows of a list, from the first pages of each log; raises UsageError for many."""
-    rows: list[dict[str, Any]] = []
-    for log, first in pages:
-        answer = first
-        rows += answer["rows"]
-        while answer["cursor"] is not None:
-            if len(rows) > MAX:
-                raise UsageError(f"more than {MAX:,} are concerned: {command} has no limit")
-            answer = await link.ask_log(log, "page", cursor=answer["cursor"])
-            rows += [{**row, "log": log} for row in answer["rows"]]
-    return rows
+    held = BrokerList(command)
+    held.begin(pages)
+    while held.cursors:
+        if len(held.rows) > MAX:
+            raise UsageError(f"more than {MAX:,} are concerned: {command} has no limit")
+        await held.read_on(link)
+    return held.rows
 
 
-def _span(given: str) -> float:
+def _span(text: str) -> float:
     """Return a length of time in seconds; raises UsageError."""
-    expected = f'a time such as 7d or 12h is expected, not "{escaped(given)}"'
+    expected = f'a time such as 7d or 12h is expected, not "{escaped(text)}"'
     try:
-        found = seconds(given)
+        span = seconds(text)
     except ValueError:
         raise UsageError(expected) from None
-    if not isinstance(found, float) or found <= 0:
+    if not isinstance(span, float) or span <= 0:
         raise UsageError(expected)
-    return found
+    return span
 
 
-def _portions(rows: list[Any]) -> Iterable[list[Any]]:
-    return (rows[at : at + _PORTION] for at in range(0, len(rows), _PORTION))
-
-
-def _required(given: Mapping[str, str], key: str) -> str:
-    found = given.get(key)
-    if not found:
+def _required(fields: Mapping[str, str], key: str) -> str:
+    value = fields.get(key)
+    if not value:
         raise UsageError(f"the request lacks {key}")
-    return found
+    return value
 
 
-def _typed(given: str) -> str:
+def _typed(name_shown: str) -> str:
     """Return the text to type for a name: the name itself, if it can be typed."""
-    if given.isascii() and given.isprintable() and given == given.strip() != "":
-        return given if len(given) <= _LONGEST_TYPED else "yes"
+    if name_shown.isascii() and name_shown.isprintable() and name_shown == name_shown.strip() != "":
+        return name_shown if len(name_shown) <= _LONGEST_TYPED else "yes"
     return "yes"

@@ -44,17 +44,17 @@ class StateDiff:
     @property
     def totals(self) -> list[str]:
         """The number of differences of each kind."""
-        found = []
+        sentences = []
         for what in ("session", "retained message"):
             kinds = {mark: self._counted[what, mark] for mark in _KINDS}
             parts = [f"{count:,} {_KINDS[mark]}" for mark, count in kinds.items() if count]
             if parts:
-                found.append(f"{what}s: {', '.join(parts)}")
-        return found
+                sentences.append(f"{what}s: {', '.join(parts)}")
+        return sentences
 
-    def session(self, one: ChangedSession) -> None:
+    def session(self, change: ChangedSession) -> None:
         """Add a session that differs."""
-        self._add("session", one.mark, one.lines())
+        self._add("session", change.mark, change.lines())
 
     def retained(self, mark: str, line: str) -> None:
         """Add a retained message that differs."""
@@ -109,14 +109,14 @@ class StateDiffs:
         UsageError beyond the limits, CutOff, NoLiveBroker, and the errors of reading the log.
         """
         key = _WantedDiff(self._link.epoch, log, before, after)
-        found = self._found.get(key)
-        if found is not None:
+        cached = self._found.get(key)
+        if cached is not None:
             self._found.move_to_end(key)
-            return found
+            return cached
 
         async def work(pause: Pause) -> StateDiff:
             async with self._link.log(log) as source:
-                return await asked_of(source, lambda one: _differences(one, key, pause))
+                return await asked_of(source, lambda indexed: _differences(indexed, key, pause))
 
         result = await self._work.result(key, after, max_wait, work)
         if isinstance(result, Folding):
@@ -144,22 +144,22 @@ async def _differences(source: LogSource, key: _WantedDiff, pause: Pause) -> Sta
         await pause(min(changes.done, of), of)
 
     changes = ChangedStates(source, key.before, key.after, note)
-    found = StateDiff(key.command)
+    diff = StateDiff(key.command)
     names = await changes.names()
     of = len(names)
-    async for one in changes.sessions(names):
-        found.session(one)
+    async for session in changes.sessions(names):
+        diff.session(session)
     of = key.after - key.before
     if of > MAX_RECORDS:
-        found.notes.append(
+        diff.notes.append(
             f"retained messages are compared here if at most {MAX_RECORDS:,} records lie "
             f"between the moments: {key.command}"
         )
-        return found.finish()
+        return diff.finish()
     for topic, size in sorted((await changes.retained()).items()):
         named = f"retained {text.name(topic)}"
         if size is None:
-            found.retained("-", f"- {named}, removed between the moments")
+            diff.retained("-", f"- {named}, removed between the moments")
         else:
-            found.retained("*", f"* {named}, {text.size(size)}, set between the moments")
-    return found.finish()
+            diff.retained("*", f"* {named}, {text.size(size)}, set between the moments")
+    return diff.finish()

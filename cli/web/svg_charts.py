@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from cli.web.activity import KEPT_MINUTES, MINUTE_MS, Activity
-from cli.web.activity_reader import ActivityOfLogs
+from cli.web.activity import KEPT_MINUTES, MINUTE_MS, ActivityOfLogs
 
 WIDTH, HEIGHT = 300, 60
 _TOP = 4
@@ -42,8 +41,8 @@ Series = tuple[str, Sequence[float | None]]
 
 def chart(title: str, times: Sequence[float], series: Sequence[Series]) -> Chart:
     """Draw labelled series of values at the same times (seconds)."""
-    known = [value for _, values in series for value in values if value is not None]
-    top = max(known, default=0.0)
+    measured = [value for _, values in series for value in values if value is not None]
+    top = max(measured, default=0.0)
     begin = times[0] if times else 0.0
     span = max(times[-1] - begin, 1e-9) if times else 1.0
     curves = []
@@ -115,9 +114,7 @@ _CHARTS: Final = (
 )
 
 
-def day_charts(
-    activity: Activity | ActivityOfLogs, since_ms: int, now_ms: int
-) -> list[tuple[Chart, str]]:
+def day_charts(activity: ActivityOfLogs, since_ms: int, now_ms: int) -> list[tuple[Chart, str]]:
     """Return the charts with the units of their values.
 
     They begin at ``since_ms``, from which the activity is known, or a day ago. A point is the mean
@@ -132,7 +129,7 @@ def day_charts(
     if len(starts) == 1:  # a single mean is drawn as a level
         times.append(60.0 * end)
         repeats = 2
-    found = []
+    charts = []
     for title, unit, share, curves in _CHARTS:
         series = [
             (
@@ -143,14 +140,11 @@ def day_charts(
             for label, name in curves
         ]
         drawn = chart(title, times, series)
-        found.append((replace(drawn, seconds=60.0 * (end - first)), unit))
-    return found
+        charts.append((replace(drawn, seconds=60.0 * (end - first)), unit))
+    return charts
 
 
-def _mean(
-    activity: Activity | ActivityOfLogs, name: str, first: int, end: int, share: float
-) -> float:
+def _mean(activity: ActivityOfLogs, name: str, first: int, end: int, share: float) -> float:
     """Return the mean of a figure over some minutes."""
-    return (
-        sum(activity.figure(name, minute) for minute in range(first, end)) * share / (end - first)
-    )
+    total = sum(activity.figure(name, minute) for minute in range(first, end))
+    return total * share / (end - first)

@@ -70,7 +70,7 @@ def offset_ms(time_ms: int) -> int:
 
 def ticks(window: TimeWindow) -> list[tuple[float, str]]:
     """Return round clock times on the axis: their places and labels, in the server's zone."""
-    step = next((one for one in _STEPS if window.span_ms <= one * _MAX_TICKS), _STEPS[-1])
+    step = next((span for span in _STEPS if window.span_ms <= span * _MAX_TICKS), _STEPS[-1])
     shift = offset_ms(window.begin_ms)
     first = -(-(window.begin_ms + shift) // step) * step
     return [
@@ -88,18 +88,18 @@ def _label(local_ms: int, step: int) -> str:
 
 def mark_row(window: TimeWindow, marks: Iterable[Mark]) -> list[list[Any]]:
     """Return the marks in a window as [place, count, record, time]; close ones as one."""
-    found: dict[int, list[Any]] = {}
+    buckets: dict[int, list[Any]] = {}
     for mark in marks:
         if not window.holds(mark.time_ms):
             continue
         bucket = BUCKETS * (mark.time_ms - window.begin_ms) // window.span_ms
-        held = found.get(bucket)
+        held = buckets.get(bucket)
         if held is None:
             place = window.place(mark.time_ms)
-            found[bucket] = [place, mark.number, mark.record, mark.time_ms]
+            buckets[bucket] = [place, mark.number, mark.record, mark.time_ms]
         else:
             held[1] += mark.number
-    return [found[bucket] for bucket in sorted(found)]
+    return [buckets[bucket] for bucket in sorted(buckets)]
 
 
 def axis(
@@ -118,7 +118,7 @@ def axis(
         drawn = mark_row(window, marks.get(kind, ()))
         if by_time:
             drawn = [[place, count, iso(ms), ms] for place, count, _, ms in drawn]
-        total = sum(round(one[1]) for one in drawn)
+        total = sum(round(mark[1]) for mark in drawn)
         lanes.append({"kind": kind, "label": label, "total": total, "marks": drawn})
     return {
         "first": whole.begin_ms,

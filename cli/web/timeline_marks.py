@@ -83,8 +83,8 @@ class Marks:
 
 def _join(marks: list[Mark], mark: Mark, width_ms: int) -> None:
     """Append a mark, or add it to the last one if both are in one interval of this width."""
-    last = marks[-1] if marks else None
-    if last is not None and last.time_ms // width_ms == mark.time_ms // width_ms:
-        marks[-1] = last._replace(number=last.number + mark.number)
+    newest = marks[-1] if marks else None
+    if newest is not None and newest.time_ms // width_ms == mark.time_ms // width_ms:
+        marks[-1] = newest._replace(number=newest.number + mark.number)
     else:
         marks.append(mark)

@@ -91,10 +91,10 @@ def _add(
     grant = Grant(name, role, mark_of(cookie_of(secret)), end)
     with line_files.locked(path):
         content = _content(path)
-        known = parse(path, content)
-        if name in known:
+        tokens_by_name = parse(path, content)
+        if name in tokens_by_name:
             raise UsageError(f"{path} already has a token {name}: remove it first")
-        if len(known) >= MAX_TOKENS:
+        if len(tokens_by_name) >= MAX_TOKENS:
             raise UsageError(f"{path} has {MAX_TOKENS} tokens, which is the maximum")
         line_files.write_lines(path, [*line_files.lines_of(content), grant.line], as_directory=True)
     typer.echo(secret)
@@ -163,10 +163,10 @@ def _file(tokens: Path | None, data_dir: str | None, config: Path | None) -> Pat
     if tokens is not None:
         return tokens
     flags: dict[str, object] = {} if data_dir is None else {"data_dir": data_dir}
-    found = load_log_settings(flags, os.environ, config).data_dir
-    if not found.is_dir():
-        raise NoLog(f"data directory {found} does not exist: give --data-dir or --tokens FILE")
-    return found / TOKENS_FILE
+    directory = load_log_settings(flags, os.environ, config).data_dir
+    if not directory.is_dir():
+        raise NoLog(f"data directory {directory} does not exist: give --data-dir or --tokens FILE")
+    return directory / TOKENS_FILE
 
 
 def _content(path: Path) -> str:

@@ -118,17 +118,17 @@ def name_problem(name: str) -> str | None:
 
 def parse(path: Path, content: str) -> dict[str, Grant]:
     """Return the tokens of a file by name; raises BadTokens for the first invalid line."""
-    found: dict[str, Grant] = {}
+    grants: dict[str, Grant] = {}
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip() or line.startswith("#"):
             continue
         grant = _grant(f"{path}, line {number}", line.split())
-        if grant.name in found:
+        if grant.name in grants:
             raise BadTokens(f"{path}, line {number}: {escaped(grant.name)} is a duplicate")
-        found[grant.name] = grant
-    if len(found) > MAX_TOKENS:
-        raise BadTokens(f"{path}: has {len(found)} tokens, more than the maximum of {MAX_TOKENS}")
-    return found
+        grants[grant.name] = grant
+    if len(grants) > MAX_TOKENS:
+        raise BadTokens(f"{path}: has {len(grants)} tokens, more than the maximum of {MAX_TOKENS}")
+    return grants
 
 
 def _grant(where: str, fields: list[str]) -> Grant:
@@ -173,6 +173,15 @@ def read(path: Path) -> dict[str, Grant]:
     return parse(path, data.decode("utf-8-sig", "replace"))
 
 
+def file_state(file: Path) -> object:
+    """Return what changes with the content of a file; of one that cannot be read, why."""
+    try:
+        state = file.stat()
+    except OSError as error:
+        return error.errno
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
 class Tokens:
     """The page's own token, and those of a file that is reread when it changes.
 
@@ -189,19 +198,19 @@ class Tokens:
         self._seen: object = None
         self._look_at = 0.0
 
-    def of_token(self, given: str) -> Grant | None:
+    def of_token(self, token: str) -> Grant | None:
         """Return the permissions of a token, even if it has expired; None if it is unknown."""
-        return self.of_cookie(cookie_of(given.strip()))
+        return self.of_cookie(cookie_of(token.strip()))
 
-    def of_cookie(self, given: str) -> Grant | None:
+    def of_cookie(self, cookie: str) -> Grant | None:
         """Return the permissions of the token that a cookie was derived from, or None."""
         self._read_again()
-        mark = mark_of(given)
-        found = None
+        mark = mark_of(cookie)
+        match = None
         for grant in (self._first, *self._grants.values()):
             if hmac.compare_digest(grant.mark, mark):
-                found = grant
-        return found
+                match = grant
+        return match
 
     def holds(self, grant: Grant) -> bool:
         """Return whether a token has not expired."""
@@ -224,11 +233,7 @@ class Tokens:
     def _read_again(self) -> None:
         if self.file is None:
             return
-        try:
-            found = self.file.stat()
-            seen: object = (found.st_mtime_ns, found.st_size, found.st_ino)
-        except OSError as error:
-            seen = error.errno
+        seen = file_state(self.file)
         if seen == self._seen:
             return
         before, self._seen = self._grants, seen

@@ -85,36 +85,32 @@ class TopicActivity:
         self._newest = max(self._newest, minute)
         recent = minute >= self._newest - RATE_MINUTES
         for topic, count, size, session in published:
-            found = self._topics.get(topic)
-            if found is None:
+            figures = self._topics.get(topic)
+            if figures is None:
                 if len(self._topics) >= MAX_TOPICS:
                     self.left_out += count
                     continue
-                found = self._topics[topic] = TopicFigures()
-            messages, stored = found.slots.get(slot, (0, 0.0))
+                figures = self._topics[topic] = TopicFigures()
+            messages, stored = figures.slots.get(slot, (0, 0.0))
             own = 0 if is_copied(session) else count
-            found.slots[slot] = messages + own, stored + size + share * count
-            if own and time_ms >= found.last_ms:
-                found.last_ms, found.publisher = time_ms, session
+            figures.slots[slot] = messages + own, stored + size + share * count
+            if own and time_ms >= figures.last_ms:
+                figures.last_ms, figures.publisher = time_ms, session
             if own and recent:
                 self._minutes[minute][topic] += count
 
     def forget_before(self, time_ms: int) -> None:
         """Drop counts that ended a day before a time, and rates of older minutes."""
         slot = (time_ms - _KEPT_MS) // _SLOT_MS
-        for topic, found in list(self._topics.items()):
-            if min(found.slots) < slot:
-                found.slots = {key: value for key, value in found.slots.items() if key >= slot}
-                if not found.slots:
+        for topic, figures in list(self._topics.items()):
+            if min(figures.slots) < slot:
+                figures.slots = {key: value for key, value in figures.slots.items() if key >= slot}
+                if not figures.slots:
                     del self._topics[topic]
-        for minute in [one for one in self._minutes if one < time_ms // _MINUTE_MS - RATE_MINUTES]:
+        for minute in [
+            number for number in self._minutes if number < time_ms // _MINUTE_MS - RATE_MINUTES
+        ]:
             del self._minutes[minute]
-
-    def branches(
-        self, under: str | None, now_ms: int, retained: Iterable[Mapping[str, Any]]
-    ) -> dict[str, Branch]:
-        """Return the branches one level below a path; see :func:`topic_branches`."""
-        return topic_branches([self], under, now_ms, retained)
 
     def figures(self, now_ms: int) -> Iterator[tuple[str, TopicFigures, float]]:
         """Yield the topics with their figures and messages a second."""
@@ -125,10 +121,10 @@ class TopicActivity:
     def _rates(self, now_ms: int) -> Counter[str]:
         """Return the messages of the last whole minutes by topic."""
         now = now_ms // _MINUTE_MS
-        found: Counter[str] = Counter()
+        rates: Counter[str] = Counter()
         for minute in range(now - RATE_MINUTES, now):
-            found.update(self._minutes.get(minute, {}))
-        return found
+            rates.update(self._minutes.get(minute, {}))
+        return rates
 
 
 def topic_branches(
@@ -141,15 +137,15 @@ def topic_branches(
 
     ``retained`` are rows of retained messages below the path.
     """
-    found: dict[str, Branch] = {}
-    known: set[str] = set()
+    branches: dict[str, Branch] = {}
+    seen_topics: set[str] = set()
     for log in logs:
         for topic, figures, rate in log.figures(now_ms):
-            branch = _branch(found, under, topic)
+            branch = _branch(branches, under, topic)
             if branch is None:
                 continue
-            branch.topics += topic not in known
-            known.add(topic)
+            branch.topics += topic not in seen_topics
+            seen_topics.add(topic)
             branch.is_topic |= topic == branch.path
             for messages, size in figures.slots.values():
                 branch.messages += messages
@@ -158,15 +154,15 @@ def topic_branches(
             if figures.last_ms >= branch.last_ms and figures.publisher:
                 branch.last_ms, branch.publisher = figures.last_ms, figures.publisher
     for row in retained:
-        branch = _branch(found, under, row["topic"])
+        branch = _branch(branches, under, row["topic"])
         if branch is None:
             continue
         branch.retained += 1
-        branch.topics += row["topic"] not in known
+        branch.topics += row["topic"] not in seen_topics
         if row["topic"] == branch.path:
             branch.is_topic = True
             branch.set_by, branch.set_ms = row["set_by"], row["set_ms"]
-    return found
+    return branches
 
 
 def is_copied(session: str) -> bool:
@@ -174,18 +170,18 @@ def is_copied(session: str) -> bool:
     return session.startswith(LOG_SESSION)
 
 
-def _branch(found: dict[str, Branch], under: str | None, topic: str) -> Branch | None:
+def _branch(branches: dict[str, Branch], under: str | None, topic: str) -> Branch | None:
     """Return the branch of a topic below a path, created if missing; None: it is not below."""
     if under is None:
-        rest = topic
+        below = topic
     elif topic.startswith(f"{under}/"):
-        rest = topic[len(under) + 1 :]
+        below = topic[len(under) + 1 :]
     else:
         return None
-    level = rest.partition("/")[0]
-    branch = found.get(level)
+    level = below.partition("/")[0]
+    branch = branches.get(level)
     if branch is None:
-        branch = found[level] = Branch(level, level if under is None else f"{under}/{level}")
+        branch = branches[level] = Branch(level, level if under is None else f"{under}/{level}")
     return branch
 
 
@@ -200,9 +196,9 @@ def messages_by_topic(raw: Mapping[str, Any]) -> Iterator[tuple[str, int, int, s
     counts: Counter[int] = Counter(which)
     stored: Counter[int] = Counter()
     if isinstance(sizes, int):
-        stored.update({one: sizes * count for one, count in counts.items()})
+        stored.update({number: sizes * count for number, count in counts.items()})
     else:
-        for one, size in zip(which, sizes, strict=True):
-            stored[one] += size
-    for one, count in counts.items():
-        yield topics[one], count, stored[one], session
+        for number, size in zip(which, sizes, strict=True):
+            stored[number] += size
+    for number, count in counts.items():
+        yield topics[number], count, stored[number], session

@@ -4,23 +4,24 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import nats.errors
 
-from cli.commands.actor_list import sort_key
-from cli.logs.broker_client import LiveBroker, NoLiveBroker, TooLarge
+from cli.logs.broker_client import LiveBroker, NoLiveBroker
 from cli.logs.broker_search import open_brokers
 from cli.logs.key_files import store_key
 from cli.logs.log_brokers import log_of_session
+from cli.logs.logs import Logs
 from cli.logs.reconnecting_client import OpenBrokers, ReconnectingClient
 from cli.logs.source import index_path
 from cli.logs.source_flags import SourceFlags
 from cli.logs.trace_client import LiveTrace, LogTraces, open_traces
 from cli.settings.log_settings import load_log_settings
-from eventstore.display import name
+from cli.top.watched_broker import fewer, highest
+from eventstore.display import name as shown_name
 from eventstore.errors import NatsUnavailable, UsageError
 from eventstore.nats.jetstream import check_jetstream
 from eventstore.reading.indexed_reading import with_index
@@ -36,8 +37,6 @@ _RECENT_SECONDS: Final = 5.0
 """Seconds for which a page leaves out a broker that does not answer, and says so."""
 _PASSED_OVER_SECONDS: Final = 30.0
 """Seconds for which others are asked instead of a broker that did not answer."""
-
-_Answer = TypeVar("_Answer")
 
 
 class _OpenLog:
@@ -87,8 +86,8 @@ class WebLogClient(ReconnectingClient):
         await self.open()
         return self.names or [""]
 
-    async def log_of(self, client: str, given: str | None = None) -> str:
-        """Return the log that has a session: ``given``, or the one that it belongs to.
+    async def log_of(self, client: str, log: str | None = None) -> str:
+        """Return the log that has a session: ``log``, or the one that it belongs to.
 
         Raises NoLiveBroker, also if there is no such log, and UsageError for a session that belongs
         to no log, such as one that stands for another log.
@@ -96,15 +95,17 @@ class WebLogClient(ReconnectingClient):
         brokers = await self.open()
         if not brokers.several:
             return ""
-        if given:
-            return brokers.of_log(given).node
+        if log:
+            return brokers.of_log(log).node
         if log_of_session(brokers.logs, client) is None:
-            raise UsageError(f"{name(client)} may be in any log: the URL lacks the name of the log")
+            raise UsageError(
+                f"{shown_name(client)} may be in any log: the URL lacks the name of the log"
+            )
         return brokers.of_session(client).node
 
-    async def check_log(self, given: str | None) -> str:
+    async def check_log(self, log: str | None) -> str:
         """Return the name of a log if there is such a one, else an empty name."""
-        return given if given in await self.logs() and given is not None else ""
+        return log if log in await self.logs() and log is not None else ""
 
     async def ask_log(self, log: str, endpoint: str, /, **request: Any) -> dict[str, Any]:
         """Return the reply of the broker of a log; raises as ``ask``."""
@@ -157,32 +158,35 @@ class WebLogClient(ReconnectingClient):
         ``request`` builds the request for one of the ``counts``, which decrease. Returns the reply,
         and the count that fitted. Raises as ``ask`` does.
         """
-        return await _fewer(counts, lambda count: self.ask_log(log, endpoint, **request(count)))
+        answer, (count, *_) = await fewer(
+            counts, lambda count: self.ask_log(log, endpoint, **request(count))
+        )
+        return answer, count
 
     async def ask_highest(
-        self, endpoint: str, counts: Sequence[int], by: str, wanted: dict[str, Any]
-    ) -> tuple[list[tuple[str, dict[str, Any]]], int]:
+        self, endpoint: str, counts: Sequence[int], by: str, selection: dict[str, Any]
+    ) -> tuple[list[dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
         """Request the rows with the highest values of a figure, of all logs that answer.
 
-        Returns the replies, and the number of rows requested of each log: as of :meth:`ask_less`.
-        Raises as ``poll``.
+        Returns as many as fit into a reply, and the replies. Raises as ``poll``.
         """
-        return await _fewer(
+        answers, (count, *_) = await fewer(
             counts,
-            lambda count: self.ask_each(endpoint, **wanted, top={"by": by, "count": count}),
+            lambda count: self.ask_each(endpoint, **selection, top={"by": by, "count": count}),
         )
+        return highest([answer["rows"] for _, answer in answers], by, count), answers
 
     async def _each(
         self, endpoint: str, request: dict[str, Any], *, again: bool
     ) -> list[tuple[LiveBroker, Any]]:
-        found = await super()._each(endpoint, request, again=again)
+        answers = await super()._each(endpoint, request, again=again)
         if again:
             self._polled_at = time.monotonic()
-        for broker, _ in found:
+        for broker, _ in answers:
             self._failing.pop(broker.node, None)
         for node in self.polled.absent if self.polled is not None else ():
             self._failing[node] = time.monotonic()
-        return found
+        return answers
 
     @contextlib.asynccontextmanager
     async def log(self, log: str = "") -> AsyncIterator[LogSource]:
@@ -201,12 +205,21 @@ class WebLogClient(ReconnectingClient):
             raise NoLiveBroker("the connection to NATS was lost") from None
 
     @contextlib.asynccontextmanager
-    async def trace(self, **wanted: Any) -> AsyncIterator[LiveTrace | LogTraces]:
+    async def sources(self, log: str = "") -> AsyncIterator[Logs]:
+        """Yield the log of a name, or without one all of them, by name; raises as :meth:`log`."""
+        logs = Logs([log] if log else await self.logs())
+        async with contextlib.AsyncExitStack() as stack:
+            for name in logs.names:
+                logs[name] = await stack.enter_async_context(self.log(name))
+            yield logs
+
+    @contextlib.asynccontextmanager
+    async def trace(self, **selection: Any) -> AsyncIterator[LiveTrace | LogTraces]:
         """Run a trace, of a topic in all logs, over a connection of its own.
 
         Raises as ``open_brokers`` and ``open_traces``.
         """
-        async with open_brokers(self.flags) as brokers, open_traces(brokers, **wanted) as trace:
+        async with open_brokers(self.flags) as brokers, open_traces(brokers, **selection) as trace:
             yield trace
 
     async def _as_of_now(self, held: OpenBrokers, log: str) -> LogSource:
@@ -233,28 +246,6 @@ class WebLogClient(ReconnectingClient):
         source = replace(source, key=store_key(settings.encryption_key_file))
         opened.source = await with_index(source, index_path(settings.data_dir, source.stream))
         return opened.source
-
-
-async def _fewer(
-    counts: Sequence[int], ask: Callable[[int], Awaitable[_Answer]]
-) -> tuple[_Answer, int]:
-    """Return the first answer that is not too large, and its count."""
-    for count in counts[:-1]:
-        with contextlib.suppress(TooLarge):
-            return await ask(count), count
-    return await ask(counts[-1]), counts[-1]
-
-
-def highest(
-    answers: Sequence[tuple[str, dict[str, Any]]], by: str, count: int
-) -> list[dict[str, Any]]:
-    """Return the rows of all logs with the highest values of a figure."""
-    rows = [row for _, answer in answers for row in answer["rows"]]
-    if len(answers) > 1:
-        # Figures of sessions have the names of their fields.
-        key = (lambda row: row[by] or 0) if rows and by in rows[0] else sort_key(by)
-        rows.sort(key=key, reverse=True)
-    return rows[:count]
 
 
 def _labelled(log: str, answer: dict[str, Any]) -> tuple[str, dict[str, Any]]:

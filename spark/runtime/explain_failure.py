@@ -32,26 +32,26 @@ _NOISE = re.compile(
 _SHIP = f"ship foldmq and its dependencies with the job, {_DOCS}"
 
 
-def explain(error: BaseException, said: str = "", gone: bool = False) -> FoldmqError:
+def explain(error: BaseException, output: str = "", has_ended: bool = False) -> FoldmqError:
     """Return the error that explains one of PySpark or Py4J.
 
-    ``said`` is the last output of the JVM, ``gone``: it has ended by itself.
+    ``output`` is the last one of the JVM, ``has_ended``: it has ended by itself.
     """
     if isinstance(error, FoldmqError):
         return error
     text = str(error)
-    found = marked_errors.find_error(text) or _known(text)
-    if found is None and gone:
-        found = marked_errors.find_error(said) or _known(said) or _ended()
-    return found or SparkError(f"Spark failed: {_cause(text) or type(error).__name__}")
+    meaning = marked_errors.find_error(text) or _known(text)
+    if meaning is None and has_ended:
+        meaning = marked_errors.find_error(output) or _known(output) or _ended()
+    return meaning or SparkError(f"Spark failed: {_cause(text) or type(error).__name__}")
 
 
-def not_started(said: str) -> FoldmqError:
+def not_started(output: str) -> FoldmqError:
     """Return why Spark's JVM did not start, from its output."""
-    known = _known(said)
-    if known is not None:
-        return known
-    lines = [line.strip() for line in said.splitlines() if not _NOISE.match(line)]
+    meaning = _known(output)
+    if meaning is not None:
+        return meaning
+    lines = [line.strip() for line in output.splitlines() if not _NOISE.match(line)]
     why = _short(lines[0]) if lines else "it exits immediately; -v shows its output"
     return NoSpark(f"Spark does not start: {why.removeprefix(_MAIN)}")
 
@@ -182,8 +182,8 @@ def _cause(text: str) -> str:
 
 def _plain(line: str) -> str:
     """Return the text of one of Spark's error conditions, without its codes."""
-    found = _CONDITION.match(line)
-    return line if found is None else found[1]
+    match = _CONDITION.match(line)
+    return line if match is None else match[1]
 
 
 def _indent(line: str) -> int:

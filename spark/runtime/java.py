@@ -69,9 +69,9 @@ def _version_of(program: Path) -> int | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = _VERSION.search((ran.stderr + ran.stdout).decode(errors="replace"))
-    if ran.returncode or found is None:
+    match = _VERSION.search((ran.stderr + ran.stdout).decode(errors="replace"))
+    if ran.returncode or match is None:
         return None
-    major = int(found[1])
+    major = int(match[1])
     # Java 8 and older report 1.8.
-    return int(found[2]) if major == 1 and found[2] else major
+    return int(match[2]) if major == 1 and match[2] else major

@@ -107,8 +107,8 @@ class Jvm:
     def _listen(self, reader: int) -> None:
         """Keep the last output of the JVM, until it and all of its children have ended."""
         with open(reader, "rb", buffering=0) as stream:
-            while said := stream.read(_KEPT):
-                self._output += said
+            while output := stream.read(_KEPT):
+                self._output += output
                 del self._output[:-_KEPT]
 
     def end(self) -> None:

@@ -13,9 +13,9 @@ def available_memory(root: Path = _ROOT) -> int | None:
     These are the estimate of Linux, or what the control groups (version 2) of this process have
     left, whichever is less. ``root`` has ``proc`` and ``sys``.
     """
-    found = [_of_system(root), *_of_groups(root)]
-    known = [one for one in found if one is not None]
-    return max(0, min(known)) if known else None
+    limits = [_of_system(root), *_of_groups(root)]
+    sizes = [limit for limit in limits if limit is not None]
+    return max(0, min(sizes)) if sizes else None
 
 
 def usable_cores() -> int:
@@ -44,8 +44,8 @@ def _of_groups(root: Path) -> list[int | None]:
         return []
     top = root / "sys/fs/cgroup"
     group = top / own.lstrip("/")
-    above = [one for one in group.parents if one.is_relative_to(top)]
-    return [_of_group(one) for one in (group, *above)]
+    above = [parent for parent in group.parents if parent.is_relative_to(top)]
+    return [_of_group(parent) for parent in (group, *above)]
 
 
 def _of_group(group: Path) -> int | None:

@@ -92,8 +92,8 @@ def find_error(error: object) -> SparkFailure | None:
     at = text.find(_MARK)
     while at >= 0:
         try:
-            told, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
-            return SparkFailure(str(told["line"]), int(told["code"]))
+            value, _ = json.JSONDecoder().raw_decode(text, at + len(_MARK))
+            return SparkFailure(str(value["line"]), int(value["code"]))
         except (ValueError, KeyError, TypeError):
             at = text.find(_MARK, at + 1)
     return None

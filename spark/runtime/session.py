@@ -307,11 +307,11 @@ def _home(own: Path, directory: Path) -> Path:
 
 
 def _cores(master: str) -> int:
-    found = _LOCAL.fullmatch(master)
-    wanted = found[1] if found is not None else None
-    if wanted is None:
+    match = _LOCAL.fullmatch(master)
+    count = match[1] if match is not None else None
+    if count is None:
         return 1
-    return (os.cpu_count() or 1) if wanted == "*" else int(wanted)
+    return (os.cpu_count() or 1) if count == "*" else int(count)
 
 
 def _quieten() -> None:
@@ -340,11 +340,12 @@ def _ended_by_errors() -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException, OSError) as error:
-        said, gone = _last_words()
-        if isinstance(error, BrokenPipeError) and not gone:  # the reader of our output is gone
+        output, has_ended = _last_words()
+        if isinstance(error, BrokenPipeError) and not has_ended:  # the reader of our output is gone
             _end(quickly=True)
             raise
-        meant = _meant(error, said, gone=gone)  # it may query the JVM, so before that is ended
+        # It may query the JVM, so before that is ended.
+        meant = _meant(error, output, has_ended=has_ended)
         _end(quickly=True)
         raise meant from error
     except BaseException:
@@ -352,11 +353,11 @@ def _ended_by_errors() -> Iterator[None]:
         raise
 
 
-def _meant(error: Exception, said: str = "", *, gone: bool = False) -> FoldmqError:
+def _meant(error: Exception, output: str = "", *, has_ended: bool = False) -> FoldmqError:
     """Return the explanation of an error of Spark, or of the disk on which PySpark works."""
     from spark.runtime.explain_failure import explain
 
-    meant = explain(error, said, gone)
+    meant = explain(error, output, has_ended)
     if not isinstance(error, OSError) or isinstance(error, ConnectionError):
         return meant
     return disk_failed(error) if type(meant) is SparkError and error.errno is not None else meant

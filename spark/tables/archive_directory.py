@@ -55,7 +55,9 @@ class DirectoryWriter(ArchiveWriter):
         with write_error(self.path):
             self.unsure = True
             segments = [self._moved(group) for group in groups]
-            for folder in {Path(file.name).parent for one in segments for file in one.files}:
+            for folder in {
+                Path(file.name).parent for segment in segments for file in segment.files
+            }:
                 sync_to_disk(self.path / folder)
             sync_to_disk(self.path)
             self._append_ledger(segments)
@@ -143,11 +145,11 @@ def make_directory(path: Path) -> None:
     """
     path.mkdir(parents=True, exist_ok=True)
     device = path.stat().st_dev
-    for one in path.parents:
-        if one.stat().st_dev != device:
+    for parent in path.parents:
+        if parent.stat().st_dev != device:
             break  # a mount point existed before
-        if os.access(one, os.W_OK):  # otherwise nothing was created in it
-            sync_to_disk(one)
+        if os.access(parent, os.W_OK):  # otherwise nothing was created in it
+            sync_to_disk(parent)
 
 
 def sync_to_disk(path: Path) -> None:
@@ -216,13 +218,13 @@ def _staging(path: Path, ledger: Ledger) -> Path:
 
 def _sweep(path: Path, ledger: Ledger) -> None:
     """Remove files of foldmq that are not in the ledger, durably."""
-    told = {file.name for segment in ledger.segments for file in segment.files}
+    named = {file.name for segment in ledger.segments for file in segment.files}
     for folder in path.glob("date=*"):
         files = [file for file in folder.glob("*.parquet") if _FILE.fullmatch(file.name)]
-        left = [file for file in files if f"{folder.name}/{file.name}" not in told]
-        for file in left:
+        leftovers = [file for file in files if f"{folder.name}/{file.name}" not in named]
+        for file in leftovers:
             file.unlink()
-        if left:
+        if leftovers:
             sync_to_disk(folder)
 
 
@@ -242,6 +244,6 @@ def _date(name: str) -> str:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]

@@ -79,8 +79,8 @@ class Segment:
 
     def line(self) -> bytes:
         """Return its line of the ledger."""
-        found: dict[str, Any] = {name: getattr(self, name) for name in _KINDS}
-        return orjson.dumps({**found, "files": [list(file) for file in self.files]}) + b"\n"
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _KINDS}
+        return orjson.dumps({**fields, "files": [list(file) for file in self.files]}) + b"\n"
 
 
 _KINDS: Final[dict[str, type]] = {
@@ -122,11 +122,11 @@ class Ledger:
     @property
     def size(self) -> int:
         """Bytes of the records in the log."""
-        return sum(one.size for one in self.segments)
+        return sum(segment.size for segment in self.segments)
 
     def between(self, first: int, last: int) -> Iterator[Segment]:
         """Yield the segments with records between two sequences, both included."""
-        at = bisect_left(self.segments, first, key=lambda one: one.last)
+        at = bisect_left(self.segments, first, key=lambda segment: segment.last)
         while at < len(self.segments) and self.segments[at].first <= last:
             yield self.segments[at]
             at += 1
@@ -178,9 +178,9 @@ def object_numbers(names: Iterable[str]) -> list[int]:
 
 def needed_objects(numbers: Iterable[int]) -> list[int]:
     """Return the numbers of the objects that have all lines together, in order."""
-    known = sorted(numbers)
-    merged = known[-1] - known[-1] % MERGED if known else 0
-    return [number for number in known if number % MERGED == 0 or number > merged]
+    ordered = sorted(numbers)
+    merged = ordered[-1] - ordered[-1] % MERGED if ordered else 0
+    return [number for number in ordered if number % MERGED == 0 or number > merged]
 
 
 def whole_lines(data: bytes) -> int:
@@ -190,18 +190,18 @@ def whole_lines(data: bytes) -> int:
 
 def _object(line: bytes, where: object, number: int) -> dict[str, Any]:
     try:
-        found = orjson.loads(line)
+        value = orjson.loads(line)
     except orjson.JSONDecodeError:
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise ArchiveDamaged(f"{where}, line {number} cannot be read")
-    return found
+    return value
 
 
-def _segment(found: dict[str, Any], where: object, number: int) -> Segment:
+def _segment(line: dict[str, Any], where: object, number: int) -> Segment:
     try:
-        fields = {name: found[name] for name in _KINDS}
-        files = tuple(ArchiveFile(str(name), int(size)) for name, size in found["files"])
+        fields = {name: line[name] for name in _KINDS}
+        files = tuple(ArchiveFile(str(name), int(size)) for name, size in line["files"])
     except (KeyError, TypeError, ValueError):
         fields, files = {}, ()
     fits = all(type(value) is _KINDS[name] for name, value in fields.items())

@@ -4,7 +4,7 @@ An archive is a directory with one directory for each node, ``node=<node>``; eac
 complete and may be read alone. See ``docs/archive.md``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import merge
@@ -47,9 +47,9 @@ class ArchivedLog:
     @property
     def borders(self) -> tuple[int, ...]:
         """Sequences of the first records of files."""
-        return tuple(one.first for one in self._ledger().between(self.first, self.last))
+        return tuple(segment.first for segment in self._ledger().between(self.first, self.last))
 
-    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read(self, first: int, last: int) -> Generator[tuple[int, bytes]]:
         """Yield (sequence, bytes) between two sequences, both included, in order, each once.
 
         Raises ArchiveDamaged, which names the file and the record.
@@ -107,11 +107,11 @@ def archived_logs(directory: str) -> list[ArchivedLog]:
     Raises NoArchive, NoDirectory, ArchiveDamaged or LaterArchive.
     """
     folder = Directory(directory)
-    found = _look(folder)
-    if found is not None:
-        return [found]
+    log = _look(folder)
+    if log is not None:
+        return [log]
     parts = [folder.within(name) for name in folder.folders() if name.startswith(NODE_DIRECTORY)]
-    logs = [found for part in parts if (found := _look(part)) is not None]
+    logs = [log for part in parts if (log := _look(part)) is not None]
     if not logs:
         raise NoArchive(f"there is no archive in {folder}: 'foldmq spark archive' writes one")
     return logs

@@ -121,7 +121,9 @@ class StoreWriter(ArchiveWriter):
         if markers.keys() - {self._marker}:
             files: Iterable[str] = self.folder.files()
         else:
-            dates = {file.name.partition("/")[0] for one in self._added for file in one.files}
+            dates = {
+                file.name.partition("/")[0] for segment in self._added for file in segment.files
+            }
             files = [name for date in dates for name in self.folder.files(date)]
         in_ledger = self._in_ledger()
         dead = [

@@ -70,8 +70,8 @@ class ArchiveWriter(ABC):
             ledger.last,
             ledger.link,
             ledger.segments[-1].ends_ms if ledger.segments else 0,
-            sum(one.last - one.first + 1 for one in added),
-            sum(one.size for one in added),
+            sum(part.last - part.first + 1 for part in added),
+            sum(part.size for part in added),
             len(files),
             sum(file.size for file in files),
         )

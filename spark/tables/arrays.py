@@ -36,22 +36,22 @@ def array_of(values: Sequence[Any] | Integers, kind: pa.DataType) -> pa.Array:
     if isinstance(values, np.ndarray):
         return _of_integers(values, kind)
     valid = np.fromiter((value is not None for value in values), np.bool_, len(values))
-    known = None if valid.all() else valid
+    flags = None if valid.all() else valid
     if pa.types.is_string(kind):
-        return _of_bytes([value.encode() if value else b"" for value in values], kind, known)
+        return _of_bytes([value.encode() if value else b"" for value in values], kind, flags)
     if pa.types.is_binary(kind):
-        return _of_bytes([value or b"" for value in values], kind, known)
+        return _of_bytes([value or b"" for value in values], kind, flags)
     if pa.types.is_boolean(kind):
-        buffers = [_bits(known), _bits(np.array([*map(bool, values)], np.bool_))]
+        buffers = [_bits(flags), _bits(np.array([*map(bool, values)], np.bool_))]
         return pa.Array.from_buffers(kind, len(values), buffers)
     if pa.types.is_struct(kind):
         children = [array_of([value[at] for value in values], kind[at].type) for at in range(2)]
         return pa.Array.from_buffers(kind, len(values), [None], children=children)
     if pa.types.is_list(kind):
         items = array_of([*chain.from_iterable(value or () for value in values)], kind.value_type)
-        buffers = [_bits(known), _offsets([len(value or ()) for value in values])]
+        buffers = [_bits(flags), _offsets([len(value or ()) for value in values])]
         return pa.Array.from_buffers(kind, len(values), buffers, children=[items])
-    return _of_integers(np.array([value or 0 for value in values], np.int64), kind, known)
+    return _of_integers(np.array([value or 0 for value in values], np.int64), kind, flags)
 
 
 def binaries_of(data: bytes, offsets: Integers, valid: Flags) -> pa.Array:

@@ -34,17 +34,9 @@ _TYPES: Final = {
 }
 
 
-def _typed(known: Mapping[str, str]) -> Mapping[str, pa.DataType]:
-    return {name: _TYPES[kind] for name, kind in known.items()}
-
-
-RECORDS: Final = _typed(columns.RECORDS)
-EVENTS: Final = _typed(columns.EVENTS)
-ENTRIES: Final = _typed(columns.ENTRIES)
 GRAINS: Final[Mapping[str, Mapping[str, pa.DataType]]] = {
-    "entries": ENTRIES,
-    "events": EVENTS,
-    "records": RECORDS,
+    rows: {name: _TYPES[kind] for name, kind in kinds.items()}
+    for rows, kinds in columns.GRAINS.items()
 }
 
 

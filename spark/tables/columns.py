@@ -150,20 +150,20 @@ class Columns:
     @classmethod
     def of(cls, rows: str, names: Sequence[str] = ()) -> Columns:
         """Return the columns with these names, all if there are none; raises BadOption."""
-        known = GRAINS.get(rows)
-        if known is None:
+        columns = GRAINS.get(rows)
+        if columns is None:
             raise BadOption(f"rows = {rows!r}: expected one of {', '.join(GRAINS)}")
-        wrong = [name for name in names if name not in known]
+        wrong = [name for name in names if name not in columns]
         if wrong:
-            close = get_close_matches(wrong[0], known, 1)
-            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            close = get_close_matches(wrong[0], columns, 1)
+            meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(columns)}"
             raise BadOption(f"there is no column {wrong[0]!r} in rows={rows}: {meant}")
         if len(set(names)) < len(names):
             raise BadOption(f"a column is named twice in {', '.join(names)!r}")
-        return cls(rows, tuple(names) or tuple(known))
+        return cls(rows, tuple(names) or tuple(columns))
 
     @property
     def ddl(self) -> str:
         """The schema in the form that Spark reads."""
-        known = GRAINS[self.rows]
-        return ", ".join(f"`{name}` {known[name]}" for name in self.names)
+        columns = GRAINS[self.rows]
+        return ", ".join(f"`{name}` {columns[name]}" for name in self.names)

@@ -7,7 +7,7 @@ for each type that has it, and its cells are brought into the order of the log b
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, islice
 from typing import Any, Final, NamedTuple
@@ -46,6 +46,17 @@ _BYTES: Final = 32 << 20
 but each of its rows repeats its session and its filter, which may have 64 KiB."""
 
 
+_OF_RECORDS: Final[Mapping[str, Callable[[Record], Any]]] = {
+    "node": lambda record: record.node,
+    "seq": lambda record: record.sequence,
+    "time": lambda record: record.time_ms * 1000,
+    "time_ms": lambda record: record.time_ms,
+    "steady_ms": lambda record: record.steady_ms,
+    "part": lambda record: record.part,
+}
+"""The columns that all events of a record share; ``part`` of entries is that of their events."""
+
+
 class ParsedRecord(NamedTuple):
     """A record and its wanted events."""
 
@@ -65,10 +76,10 @@ class ParsedRecord(NamedTuple):
 class Decoder:
     """Converts records with correct checksums to rows of entries or events."""
 
-    def __init__(self, columns: Columns, wanted: RowFilter) -> None:
+    def __init__(self, columns: Columns, row_filter: RowFilter) -> None:
         self._columns = columns
-        self._wanted = wanted
-        self.whole_turns: Final = columns.rows == "entries" and wanted.sessions is None
+        self._wanted = row_filter
+        self.whole_turns: Final = columns.rows == "entries" and row_filter.sessions is None
         """Whether events of turns need not be expanded."""
 
     def parse(self, record: Record) -> ParsedRecord:
@@ -139,7 +150,9 @@ class Decoder:
 class _Table:
     """The rows of some records."""
 
-    def __init__(self, parsed: Sequence[ParsedRecord], columns: Columns, wanted: RowFilter) -> None:
+    def __init__(
+        self, parsed: Sequence[ParsedRecord], columns: Columns, row_filter: RowFilter
+    ) -> None:
         self._columns = columns
         self._types = GRAINS[columns.rows]
         self._records = [each.record for each in parsed]
@@ -158,11 +171,11 @@ class _Table:
         self._groups = self._grouped()
         sequences = _integers(record.sequence for record in self._records)
         self._positions = sequences[self._record_of] << INDEX_BITS | self._index
-        self._low = int(np.searchsorted(self._positions, wanted.first))
-        last = wanted.last
+        self._low = int(np.searchsorted(self._positions, row_filter.first))
+        last_position = row_filter.last
         self._high = len(self._positions)
-        if last is not None:
-            self._high = int(np.searchsorted(self._positions, last, "right"))
+        if last_position is not None:
+            self._high = int(np.searchsorted(self._positions, last_position, "right"))
         if "payload" in columns.names:
             self._data, self._offsets, self._with_payload = self._payloads()
         if "json" in columns.names and self._entries:
@@ -238,19 +251,8 @@ class _Table:
 
     def _common_cells(self, name: str) -> Cells | None:
         """Return the cells of a column that all events have; None: another column."""
-        records, record_of = self._records, self._record_of
-        if name == "node":
-            return Cells([record.node for record in records], record_of)
-        if name == "seq":
-            return Cells(_integers(record.sequence for record in records), record_of)
-        if name == "time_ms":
-            return Cells(_integers(record.time_ms for record in records), record_of)
-        if name == "time":
-            return Cells(_integers(record.time_ms * 1000 for record in records), record_of)
-        if name == "steady_ms":
-            return Cells(_integers(record.steady_ms for record in records), record_of)
-        if name == "part" and not self._entries:
-            return Cells(_integers(record.part for record in records), record_of)
+        if name in _OF_RECORDS and (name != "part" or not self._entries):
+            return Cells([*map(_OF_RECORDS[name], self._records)], self._record_of)
         if name == "position":
             return Cells(self._positions)
         if name == "index":
@@ -333,6 +335,6 @@ def _integers(values: Any) -> Integers:
 
 def sparse_rows(columns: Columns, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows given by their few columns that are not null."""
-    known = GRAINS[columns.rows]
-    arrays = [array_of([row.get(name) for row in rows], known[name]) for name in columns.names]
+    types = GRAINS[columns.rows]
+    arrays = [array_of([row.get(name) for row in rows], types[name]) for name in columns.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns.rows, columns.names))

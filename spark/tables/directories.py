@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
@@ -15,10 +16,7 @@ from eventstore.display import escaped
 from protocol.errors import FoldmqError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeVar
-
-    T = TypeVar("T")
+    from collections.abc import Iterable, Iterator
 
 _HADOOP_NAMES: Final = {"s3a": "s3", "s3n": "s3"}
 """Hadoop's names of stores -> their usual names."""
@@ -82,47 +80,28 @@ class Directory:
 
     def folders(self) -> list[str]:
         """Return the names of the directories in it. Raises NoDirectory."""
-
-        def look(system: fs.FileSystem, path: str) -> list[str]:
-            found = system.get_file_info(fs.FileSelector(path))
-            return sorted(one.base_name for one in found if one.type == fs.FileType.Directory)
-
-        return self._do(look)
+        with self._opened() as (system, path):
+            infos = system.get_file_info(fs.FileSelector(path))
+        return sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
 
     def read(self, name: str) -> bytes | None:
         """Return the content of a file in it; None if it does not exist. Raises NoDirectory."""
-
-        def look(system: fs.FileSystem, path: str) -> bytes | None:
-            file = f"{path}/{name}"
-            if system.get_file_info(file).type != fs.FileType.File:
+        with self._opened() as (system, path):
+            if system.get_file_info(f"{path}/{name}").type != fs.FileType.File:
                 return None
-            with system.open_input_stream(file) as stream:
-                data: bytes = stream.read()
-                return data
-
-        return self._do(look)
+            return _content(system, f"{path}/{name}")
 
     def read_all(self, names: Iterable[str]) -> list[bytes]:
         """Return the contents of several files in it. Raises NoDirectory, StoreUnavailable."""
-
-        def look(system: fs.FileSystem, path: str) -> list[bytes]:
-            def content(name: str) -> bytes:
-                with system.open_input_stream(f"{path}/{name}") as stream:
-                    data: bytes = stream.read()
-                    return data
-
-            with ThreadPoolExecutor(_READERS) as pool:
-                return list(pool.map(content, names))
-
-        return self._do(look)
+        with self._opened() as (system, path), ThreadPoolExecutor(_READERS) as pool:
+            return list(pool.map(lambda name: _content(system, f"{path}/{name}"), names))
 
     def files(self, name: str = "") -> dict[str, FileStat]:
         """Return all files below a directory in it, by their paths in this one.
 
         There are none if it does not exist. Raises NoDirectory, StoreUnavailable.
         """
-
-        def look(system: fs.FileSystem, path: str) -> dict[str, FileStat]:
+        with self._opened() as (system, path):
             # allow_not_found would also allow that the bucket does not exist
             try:
                 infos = system.get_file_info(fs.FileSelector(f"{path}/{name}", recursive=True))
@@ -136,25 +115,21 @@ class Directory:
                 if info.type == fs.FileType.File
             }
 
-        return self._do(look)
-
     def sizes(self, names: Iterable[str]) -> list[int]:
         """Return the sizes of files in it, in bytes. Raises NoDirectory, StoreUnavailable."""
-
-        def look(system: fs.FileSystem, path: str) -> list[int]:
+        with self._opened() as (system, path):
             infos = system.get_file_info([f"{path}/{name}" for name in names])
             if any(info.type != fs.FileType.File for info in infos):
                 raise FileNotFoundError
-            return [int(info.size) for info in infos]
-
-        return self._do(look)
+        return [int(info.size) for info in infos]
 
     def region_and_path(self) -> tuple[str, str]:
         """Return the region of an S3 bucket, and the bucket and path of this directory in it.
 
         Raises NoDirectory, StoreUnavailable.
         """
-        return self._do(lambda system, path: (str(system.region), path))
+        with self._opened() as (system, path):
+            return str(system.region), path
 
     def names_objects(self) -> bool:
         """Return whether its path in a bucket can be that of objects, for all libraries."""
@@ -171,28 +146,36 @@ class Directory:
         system, path = self._system()
         return system.open_input_file(f"{path}/{name}")
 
-    def _do(self, look: Callable[[fs.FileSystem, str], T]) -> T:
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[fs.FileSystem, str]]:
+        """Yield the file system and the path of the directory in it."""
         try:
-            return look(*self._system())
+            yield self._system()
         except FileNotFoundError:
             raise NoDirectory(f"there is no directory {self}") from None
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            known = store_error(error, self)
-            if known is not None:
-                raise known from None
+            failure = store_error(error, self)
+            if failure is not None:
+                raise failure from None
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             why = " ".join(without_secrets(why, self.where).split())
             raise NoDirectory(f"{self} cannot be read: {escaped(why)}") from None
 
     def _system(self) -> tuple[fs.FileSystem, str]:
-        scheme, separator, rest = self.where.partition("://")
+        scheme, separator, place = self.where.partition("://")
         if not separator:
             return fs.LocalFileSystem(), self.where.rstrip("/") or "/"
         scheme = _HADOOP_NAMES.get(scheme, scheme)
         if scheme == "s3" and not _parts(self.where)[0].partition("://")[2].partition("/")[0]:
             raise NoDirectory(f"{self} names no bucket: write s3://BUCKET/PATH")
-        system, path = fs.FileSystem.from_uri(f"{scheme}://{rest}")
+        system, path = fs.FileSystem.from_uri(f"{scheme}://{place}")
         return system, path.rstrip("/") or "/"
+
+
+def _content(system: fs.FileSystem, file: str) -> bytes:
+    with system.open_input_stream(file) as stream:
+        data: bytes = stream.read()
+        return data
 
 
 def user_and_query(where: str) -> tuple[str, dict[str, str]]:
@@ -223,13 +206,15 @@ def store_error(error: Exception, folder: Directory) -> FoldmqError | None:
 def without_secrets(text: str, where: str) -> str:
     """Return a message about a directory without the parts that :func:`directory_text` omits."""
     plain, user, query = _parts(where)
-    scheme, _, rest = where.partition("://")
-    text = text.replace(f"{_HADOOP_NAMES.get(scheme, scheme)}://{rest}", plain)
+    scheme, _, place = where.partition("://")
+    text = text.replace(f"{_HADOOP_NAMES.get(scheme, scheme)}://{place}", plain)
     text = text.replace(where, plain)
     values = (pair.partition("=") for pair in re.split("[&;]", query))
-    said = [value for name, _, value in values if name not in _HARMLESS]
-    secrets = {user, query, *user.split(":", 1), *said}
-    for secret in sorted(secrets | {unquote(one) for one in secrets}, key=len, reverse=True):
+    values_shown = [value for name, _, value in values if name not in _HARMLESS]
+    secrets = {user, query, *user.split(":", 1), *values_shown}
+    for secret in sorted(
+        secrets | {unquote(secret_text) for secret_text in secrets}, key=len, reverse=True
+    ):
         if len(secret) >= _MIN:
             text = text.replace(secret, _HIDDEN)
     return text
@@ -245,10 +230,10 @@ def _split_query(where: str) -> tuple[str, str]:
 
 def _parts(where: str) -> tuple[str, str, str]:
     """Return a URI without user and query, its user with the password, and its query."""
-    scheme, separator, rest = where.partition("://")
+    scheme, separator, address = where.partition("://")
     if not separator or scheme == "file":
         return where, "", ""
-    place, query = re.match(r"([^?#]*)[?#]?(.*)", rest, re.DOTALL).groups()  # type: ignore[union-attr]
+    place, query = re.match(r"([^?#]*)[?#]?(.*)", address, re.DOTALL).groups()  # type: ignore[union-attr]
     host = place.partition("/")[0]
     if "@" not in host and _HOST.fullmatch(host) is None:
         host = place  # a slash in the password that is not written as %2F

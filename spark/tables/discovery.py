@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -28,34 +28,37 @@ _LISTED: Final = 10
 _STEP_BYTES: Final = 4 << 20
 
 
-def find_logs(options: SourceOptions) -> list[StoredLog]:
+def find_logs(
+    options: SourceOptions, ask: Callable[[NatsAccess], list[NatsLog]] | None = None
+) -> list[StoredLog]:
     """Return the current logs, each once, in the order of their names.
 
-    Raises NoLog, BadOption if the choice is ambiguous, NatsUnavailable, and the errors of reading
-    the archive.
+    ``ask`` finds those in NATS; None: over a connection for this call. Raises NoLog, BadOption if
+    the choice is ambiguous, NatsUnavailable, and the errors of reading the archive.
     """
     old = find_in_archive(options)
     access = options.access
-    return join_with_archive(
-        options, [] if access is None else run_sync(_ask(access, options.streams)), old
-    )
+    if access is None:
+        return join_with_archive(options, [], old)
+    stored = run_sync(_ask(access, options.streams)) if ask is None else ask(access)
+    return join_with_archive(options, stored, old)
 
 
-async def _ask(access: NatsAccess, wanted: Sequence[str]) -> list[NatsLog]:
+async def _ask(access: NatsAccess, streams: Sequence[str]) -> list[NatsLog]:
     client = await access.open()
     try:
-        return await find_in_nats(client, access, wanted)
+        return await find_in_nats(client, access, streams)
     finally:
         await disconnect(client)
 
 
-async def find_in_nats(client: Client, access: NatsAccess, wanted: Sequence[str]) -> list[NatsLog]:
+async def find_in_nats(client: Client, access: NatsAccess, streams: Sequence[str]) -> list[NatsLog]:
     """Return the wanted logs (all if none is named) that are in NATS."""
-    names = [name for name in wanted if name != "*"]
-    if not wanted or "*" in wanted:
+    names = [name for name in streams if name != "*"]
+    if not streams or "*" in streams:
         names += [name for name in await list_logs(client) if name not in names]
-    found = [await look_up(client, access, name) for name in names]
-    return [one for one in found if one is not None]
+    logs = [await look_up(client, access, name) for name in names]
+    return [log for log in logs if log is not None]
 
 
 def find_in_archive(options: SourceOptions) -> list[ArchivedLog]:
@@ -68,8 +71,8 @@ def find_in_archive(options: SourceOptions) -> list[ArchivedLog]:
         return []
     from spark.tables.archive_log import archived_logs  # not before: Parquet takes long to import
 
-    wanted, found = options.streams, archived_logs(options.archive)
-    return [one for one in found if not wanted or "*" in wanted or one.stream in wanted]
+    streams, logs = options.streams, archived_logs(options.archive)
+    return [log for log in logs if not streams or "*" in streams or log.stream in streams]
 
 
 def join_with_archive(
@@ -79,12 +82,12 @@ def join_with_archive(
 
     Raises as :func:`find_logs`, and OtherLog.
     """
-    wanted = [name for name in options.streams if name != "*"]
-    logs: dict[str, StoredLog] = {one.stream: one for one in stored}
-    for one in old:
-        new = logs.get(one.stream)
-        logs[one.stream] = one if new is None else _joined(_reaching(one, new, options), new)
-    for name in wanted:
+    names_given = [name for name in options.streams if name != "*"]
+    logs: dict[str, StoredLog] = {part.stream: part for part in stored}
+    for part in old:
+        new = logs.get(part.stream)
+        logs[part.stream] = part if new is None else _joined(_reaching(part, new, options), new)
+    for name in names_given:
         if name not in logs:
             raise NoLog(f"there is no log {escaped(name)} {_where(options)}")
     if not logs:
@@ -116,7 +119,7 @@ def _reaching(old: ArchivedLog, new: StoredLog, options: SourceOptions) -> Archi
     """
     if new.first <= old.last + 1:
         return old
-    return next((one for one in find_in_archive(options) if one.stream == old.stream), old)
+    return next((log for log in find_in_archive(options) if log.stream == old.stream), old)
 
 
 def _joined(old: ArchivedLog, new: StoredLog) -> StoredLog:
@@ -131,8 +134,8 @@ def _joined(old: ArchivedLog, new: StoredLog) -> StoredLog:
             f"{new.last}: {advice}"
         )
     if new.first <= old.last == new.last:
-        known = old.link_before(old.last + 1)
-        if any(link_of(data) != known for _, data in new.read(old.last, old.last)):
+        link = old.link_before(old.last + 1)
+        if any(link_of(data) != link for _, data in new.read(old.last, old.last)):
             raise OtherLog(
                 f"log {new.stream} has another record {old.last} than the archive {old.folder}: "
                 f"{advice}"
@@ -158,12 +161,12 @@ class JoinedLog:
     @property
     def first(self) -> int:
         """Sequence of the first record in either."""
-        return min((one.first for one in self._with_records()), default=1)
+        return min((part.first for part in self._with_records()), default=1)
 
     @property
     def last(self) -> int:
         """Sequence of the last record in either."""
-        return max((one.last for one in self._with_records()), default=0)
+        return max((part.last for part in self._with_records()), default=0)
 
     @property
     def size(self) -> int:
@@ -181,7 +184,7 @@ class JoinedLog:
         behind = range(max(newer.first, self.older.last + 1), newer.last + 1, step)
         return (*self.older.borders, *behind)
 
-    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read(self, first: int, last: int) -> Generator[tuple[int, bytes]]:
         """Yield (sequence, bytes) between two sequences, each once."""
         older, newer = self.older, self.newer
         if older.last < older.first:
@@ -228,4 +231,4 @@ class JoinedLog:
         return self.newer.place(sequence)
 
     def _with_records(self) -> list[StoredLog]:
-        return [one for one in (self.older, self.newer) if one.last >= one.first]
+        return [part for part in (self.older, self.newer) if part.last >= part.first]

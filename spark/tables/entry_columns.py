@@ -89,19 +89,19 @@ def _waiting(group: EventGroup) -> Cells:
     return Cells([flag for flags in lists for flag in flags])
 
 
-def _within(values: Sequence[int], some: frozenset[int]) -> list[bool]:
-    return [value in some for value in values]
+def _within(values: Sequence[int], members: frozenset[int]) -> list[bool]:
+    return [value in members for value in values]
 
 
 def _each_properties(group: EventGroup) -> Cells:
     if not any(group.values("properties")):
         return Cells([], np.full(group.total, -1))
-    found: list[str | None] = []
+    cells: list[str | None] = []
     for properties, count in zip(group.values("properties"), group.counts.tolist(), strict=True):
         if properties is not None and len(properties) != count:
             raise UnusualEvent(f"a {group.kind} with another number of properties than of entries")
-        found += [None] * count if properties is None else map(_json, properties)
-    return Cells(found)
+        cells += [None] * count if properties is None else map(_json, properties)
+    return Cells(cells)
 
 
 def _dropped_refs(group: EventGroup) -> Cells:
@@ -123,8 +123,8 @@ def _of_property(get: Callable[[MessageProperties], Any]) -> Maker:
 
     def make(group: EventGroup) -> Cells:
         blocks, where = group.blocks
-        found = [_properties_of(block) for block in blocks]
-        return Cells([None if each is None else get(each) for each in found], where)
+        properties = [_properties_of(block) for block in blocks]
+        return Cells([None if each is None else get(each) for each in properties], where)
 
     return make
 
@@ -139,11 +139,11 @@ def _properties_of(block: bytes) -> MessageProperties | None:
 
 _OF_BLOCKS: Final[Mapping[str, Maker]] = {
     "block": lambda group: Cells(*group.blocks),
-    "content_type": _of_property(lambda found: found.content_type),
-    "response_topic": _of_property(lambda found: found.response_topic),
-    "correlation_data": _of_property(lambda found: found.correlation),
-    "payload_format": _of_property(lambda found: found.payload_format or None),
-    "user_properties": _of_property(lambda found: found.user or None),
+    "content_type": _of_property(lambda properties: properties.content_type),
+    "response_topic": _of_property(lambda properties: properties.response_topic),
+    "correlation_data": _of_property(lambda properties: properties.correlation),
+    "payload_format": _of_property(lambda properties: properties.payload_format or None),
+    "user_properties": _of_property(lambda properties: properties.user or None),
 }
 _OF_MESSAGES: Final[Mapping[str, Maker]] = {
     **_OF_BLOCKS,
@@ -215,16 +215,15 @@ MAKERS: Final[Mapping[str, Mapping[str, Maker]]] = {
     kind: {
         **{
             name: _BY_TYPE[types](name)
-            for name, types in known.items()
+            for name, types in own.items()
             if name in ENTRIES and types in _BY_TYPE and name not in _ELSEWHERE.get(kind, ())
         },
         **_OWN.get(kind, {}),
     }
-    for kind, known in _FIELDS.items()
+    for kind, own in _FIELDS.items()
 }
 """Event type -> column -> maker of its cells."""
 TEXTS: Final = {
-    kind: [name for name, types in known.items() if types == {str}]
-    for kind, known in _FIELDS.items()
+    kind: [name for name, types in own.items() if types == {str}] for kind, own in _FIELDS.items()
 }
 """Event type -> its fields of text, which all of its rows repeat."""

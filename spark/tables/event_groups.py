@@ -201,7 +201,7 @@ class EventGroup:
     @cached_property
     def blocks(self) -> tuple[list[bytes], Integers]:
         """The distinct property blocks, and the index of each entry's block, -1: none."""
-        known: dict[bytes, int] = {}
+        numbers: dict[bytes, int] = {}
         where = np.full(self.total, -1)
         firsts = sums_before(self.counts).tolist()
         for event, first, record in zip(self.events, firsts, self._records, strict=True):
@@ -213,16 +213,16 @@ class EventGroup:
             messages = self.kind in MESSAGES
             blocks = record.blocks(event) if messages else record.distinct_blocks(event)
             where[first : first + len(blocks)] = [
-                known.setdefault(block, len(known)) if block else -1 for block in blocks
+                numbers.setdefault(block, len(numbers)) if block else -1 for block in blocks
             ]
-        return [*known], where
+        return [*numbers], where
 
     def areas(self) -> list[tuple[int, int]]:
         """Return the bounds of each event's payloads, with the blocks directly before them.
 
         Raises UnusualEvent unless they are within their record's payload area.
         """
-        found: list[tuple[int, int]] = []
+        bounds: list[tuple[int, int]] = []
         for event, count, record in zip(
             self.events, self.counts.tolist(), self._records, strict=True
         ):
@@ -232,8 +232,8 @@ class EventGroup:
             begin = event.at if apart else event.at - sum(event.blocks)
             if begin < 0 or end < event.at or end > len(record.payload):
                 raise UnusualEvent("a payload outside the record's payload area")
-            found.append((begin, end))
-        return found
+            bounds.append((begin, end))
+        return bounds
 
     def payloads(self, *, whole: bool) -> tuple[list[memoryview], Integers]:
         """Return the payload bytes of each event, and the bytes of each row.
@@ -291,9 +291,9 @@ class TurnGroup(EventGroup):
 
     def _picked(self, name: str, by: str) -> tuple[list[str], Integers]:
         lists, chosen = self.values(name), self.values(by)
-        lengths, given = lengths_of(lists), lengths_of(chosen)
+        lengths, picks = lengths_of(lists), lengths_of(chosen)
         places = np.where((lengths == self.counts)[self.event_of], self.entry, 0)
-        places[np.repeat(given > 0, self.counts)] = [*chain.from_iterable(chosen)]
+        places[np.repeat(picks > 0, self.counts)] = [*chain.from_iterable(chosen)]
         return [*chain.from_iterable(lists)], sums_before(lengths)[self.event_of] + places
 
     @cached_property

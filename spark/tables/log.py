@@ -83,8 +83,8 @@ class Log:
         Unlike a filter of a query, this does not read the rest. (Spark 4.3 can push filters into
         the source as well, but then one DataFrame must not be used twice: see docs/spark.md.)
         """
-        given = {"types": types, "sessions": sessions}
-        chosen = {name: json.dumps(list(few)) for name, few in given.items() if few is not None}
+        names = {"types": types, "sessions": sessions}
+        chosen = {name: json.dumps(list(few)) for name, few in names.items() if few is not None}
         return self.having(**chosen)
 
     def to_its_end(self) -> Log:
@@ -107,7 +107,7 @@ class Log:
         An event takes effect as a whole: a position within it is moved to its last entry. Raises
         NoLog, NatsUnavailable and others, as planning does.
         """
-        ends = {found.stored.stream: format_position(_end_of(found)) for found in self.ranges()}
+        ends = {part.stored.stream: format_position(_end_of(part)) for part in self.ranges()}
         if not ends:
             return self
         return self.having(until=json.dumps(ends), stream=",".join(ends))
@@ -124,8 +124,8 @@ class Log:
         for a log of a few records. ``ranges`` are those of the log, if they are known.
         """
         cores = self.spark.sparkContext.defaultParallelism
-        found = self.ranges() if ranges is None else ranges
-        return set_shuffle_partitions(self.spark, shuffle_partitions(found, cores))
+        parts = self.ranges() if ranges is None else ranges
+        return set_shuffle_partitions(self.spark, shuffle_partitions(parts, cores))
 
     def bounds(self) -> dict[str, LogBounds]:
         """Return the bounds of each node's log as of now, by the node's name.
@@ -134,17 +134,17 @@ class Log:
         BadOption when two logs are of one node.
         """
         ranges = self.ranges()
-        nodes = nodes_of(found.stored for found in ranges)
+        nodes = nodes_of(part.stored for part in ranges)
         return {
-            nodes[found.stored.stream]: LogBounds(
-                found.stored.stream,
-                found.stored.first,
-                found.stored.last,
-                found.first,
-                found.last,
-                whole=found.until is None,
+            nodes[part.stored.stream]: LogBounds(
+                part.stored.stream,
+                part.stored.first,
+                part.stored.last,
+                part.first,
+                part.last,
+                whole=part.until is None,
             )
-            for found in ranges
+            for part in ranges
         }
 
     def _table(self, rows: str, columns: tuple[str, ...]) -> DataFrame:
@@ -157,17 +157,17 @@ class Log:
         return self.spark.read.format("foldmq").options(**options).load()
 
 
-def _end_of(found: RecordRange) -> Position:
+def _end_of(part: RecordRange) -> Position:
     """Return the last position of a range: the last one of the event that contains ``until``."""
-    until = found.until
+    until = part.until
     if until is None:
-        return position(found.last, MAX_INDEX)
-    if sequence_of(until) != found.last:
+        return position(part.last, MAX_INDEX)
+    if sequence_of(until) != part.last:
         return until
     end = until
     # If this record cannot be read, the job that reads it reports that.
     with (
-        open_records(found.stored, found.last, found.last) as records,
+        open_records(part.stored, part.last, part.last) as records,
         suppress(CorruptLog, UnknownLogFormat, UnreadableEvent),
     ):
         for sequence, data in records:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import aclosing
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -29,7 +29,7 @@ _CANCEL_EVERY: Final = 0.2
 _TIMEOUT: Final = 20.0
 
 
-def read_ahead(source: Callable[[], AsyncIterator[Item]]) -> Iterator[Item]:
+def read_ahead(source: Callable[[], AsyncIterator[Item]]) -> Generator[Item]:
     """Yield the items of the source; raise its error. Closing the iterator ends the source."""
     reader = _Reader(source)
     reader.start()
@@ -132,7 +132,7 @@ class NatsLog:
     size: int
     borders: tuple[int, ...] = ()
 
-    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read(self, first: int, last: int) -> Generator[tuple[int, bytes]]:
         """Yield the stored records between two sequences, over a connection of its own.
 
         Raises NatsUnavailable if NATS no longer answers.

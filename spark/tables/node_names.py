@@ -25,9 +25,9 @@ def node_of(stored: StoredLog) -> str:
     """
     begin, last = stored.first, stored.last
     for first, until in ((last, last), (last - _NEAR, last - 1), (begin, begin + _NEAR)):
-        found = _nodes(stored, max(begin, first), min(until, last))
-        if found:
-            return found[-1]
+        nodes = _nodes(stored, max(begin, first), min(until, last))
+        if nodes:
+            return nodes[-1]
     return stored.stream.removeprefix(LOG_STREAM_PREFIX)
 
 
@@ -47,7 +47,7 @@ def nodes_of(logs: Iterable[StoredLog]) -> dict[str, str]:
 
     Raises BadOption if two belong to the same node: their common records would count twice.
     """
-    found: dict[str, str] = {}
+    nodes: dict[str, str] = {}
     by_node: dict[str, str] = {}
     for stored in logs:
         node = node_of(stored)
@@ -58,15 +58,15 @@ def nodes_of(logs: Iterable[StoredLog]) -> dict[str, str]:
                 f"{escaped(other)} and {escaped(stored.stream)} are both logs of node "
                 f"{shown(first[0] if first else node)}: read one of them"
             )
-        found[stored.stream] = node
-    return found
+        nodes[stored.stream] = node
+    return nodes
 
 
 def check_claimed_nodes(claimed: Iterable[str], nodes: Collection[str]) -> None:
     """Raise BadOption for claims about a node whose log is not read."""
     for node in sorted(claimed):
         if node not in nodes:
-            names = [shown(one) for one in sorted(nodes)[:_LISTED]]
+            names = [shown(name) for name in sorted(nodes)[:_LISTED]]
             listed = ", ".join(names) + (", ..." if len(nodes) > _LISTED else "")
             raise BadOption(
                 f"something is claimed of node {shown(node)}, whose log is not read: there is "

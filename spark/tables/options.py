@@ -83,9 +83,9 @@ class SourceOptions:
     """Whether reading fails if requested records were cut off or their log is gone."""
 
     @classmethod
-    def read(cls, given: Mapping[str, str]) -> SourceOptions:
+    def read(cls, values: Mapping[str, str]) -> SourceOptions:
         """Read options; raises BadOption. Names are case-insensitive."""
-        options = {name.lower(): value for name, value in given.items() if value}
+        options = {name.lower(): value for name, value in values.items() if value}
         options.pop("path", None)
         for name in options:
             if name not in _KNOWN:

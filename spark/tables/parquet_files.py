@@ -92,8 +92,12 @@ def _groups(file: parquet.ParquetFile, first: int, last: int) -> Iterator[int]:
     """Yield the row groups that may have records between two sequences."""
     column = file.schema_arrow.get_field_index("seq")
     for group in range(file.metadata.num_row_groups):
-        known = file.metadata.row_group(group).column(column).statistics
-        if known is None or not known.has_min_max or (known.max >= first and known.min <= last):
+        statistics = file.metadata.row_group(group).column(column).statistics
+        if (
+            statistics is None
+            or not statistics.has_min_max
+            or (statistics.max >= first and statistics.min <= last)
+        ):
             yield group
 
 

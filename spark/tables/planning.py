@@ -31,13 +31,13 @@ _LISTED: Final = 10
 
 
 def plan_ranges(
-    found: Iterable[StoredLog], options: SourceOptions, pushed: PushedFilters
+    stored_logs: Iterable[StoredLog], options: SourceOptions, pushed: PushedFilters
 ) -> list[RecordRange]:
     """Return the ranges to read from each log, omitting empty ones.
 
     Raises as :func:`plan_log`, and BadOption if an option names a log that is not among them.
     """
-    logs = list(found)
+    logs = list(stored_logs)
     names = [stored.stream for stored in logs]
     options.starting.reject(LATEST, "only a stream begins there, a batch would read nothing")
     for option, moments in (
@@ -48,7 +48,7 @@ def plan_ranges(
     ):
         check_named(option, moments.each, names)
     planned = (plan_log(stored, options, pushed) for stored in logs)
-    return [one for one in planned if one is not None]
+    return [part for part in planned if part is not None]
 
 
 def check_named(option: str, named: Iterable[str], logs: Collection[str]) -> None:
@@ -80,52 +80,56 @@ def _planned(
     if stored.last < stored.first or pushed.excludes(stored.stream):
         return None
     times = RecordTimes(stored)
-    found = _since(_until(whole, options, times), options, times)
+    part = _since(_until(whole, options, times), options, times)
     skew_ms = options.clock_skew_ms
-    first = max(found.first, pushed.first_sequence)
-    last = found.last if pushed.last_sequence is None else min(found.last, pushed.last_sequence)
-    if pushed.since_ms is not None and first <= last:
+    first = max(part.first, pushed.first_sequence)
+    last_record = (
+        part.last if pushed.last_sequence is None else min(part.last, pushed.last_sequence)
+    )
+    if pushed.since_ms is not None and first <= last_record:
         first = max(first, times.last_until(pushed.since_ms - skew_ms - 1) + 1)
-    if pushed.until_ms is not None and first <= last:
-        last = min(last, times.all_until(pushed.until_ms + skew_ms))
-    return replace(found, first=first, last=last) if first <= last else None
+    if pushed.until_ms is not None and first <= last_record:
+        last_record = min(last_record, times.all_until(pushed.until_ms + skew_ms))
+    return replace(part, first=first, last=last_record) if first <= last_record else None
 
 
-def _until(found: RecordRange, options: SourceOptions, times: RecordTimes) -> RecordRange:
-    stored = found.stored
+def _until(part: RecordRange, options: SourceOptions, times: RecordTimes) -> RecordRange:
+    stored = part.stored
     offset = options.ending.of(stored.stream)
     if offset is not None and offset != LATEST:
-        last = offset - 1
-        _check_within(options.ending.name, str(offset), last, stored, options)
-        return replace(found, last=last, horizon=last)
+        last_record = offset - 1
+        _check_within(options.ending.name, str(offset), last_record, stored, options)
+        return replace(part, last=last_record, horizon=last_record)
     moment = options.until.of(stored.stream)
     if moment is None:
-        return found
+        return part
     if moment.position is None:
-        last = times.last_until(moment.time_ms or 0)
-        return replace(found, last=last, horizon=last)
-    last = sequence_of(moment.position)
-    _check_within("until", moment.text, last, stored, options)
+        last_record = times.last_until(moment.time_ms or 0)
+        return replace(part, last=last_record, horizon=last_record)
+    last_record = sequence_of(moment.position)
+    _check_within("until", moment.text, last_record, stored, options)
     whole = index_of(moment.position) == MAX_INDEX
-    return replace(found, last=last, horizon=last, until=None if whole else moment.position)
+    return replace(
+        part, last=last_record, horizon=last_record, until=None if whole else moment.position
+    )
 
 
-def _since(found: RecordRange, options: SourceOptions, times: RecordTimes) -> RecordRange:
-    stored = found.stored
+def _since(part: RecordRange, options: SourceOptions, times: RecordTimes) -> RecordRange:
+    stored = part.stored
     offset = options.starting.of(stored.stream)
     if offset is not None and offset != EARLIEST:
         if offset != stored.last + 1:
             _check_within(options.starting.name, str(offset), offset, stored, options)
-        return replace(found, first=max(found.first, offset))
+        return replace(part, first=max(part.first, offset))
     moment = options.start.of(stored.stream)
     if moment is None:
-        return found
+        return part
     if moment.position is None:
         first = times.last_until((moment.time_ms or 0) - 1) + 1
-        return replace(found, first=max(found.first, first))
+        return replace(part, first=max(part.first, first))
     first = sequence_of(moment.position)
     _check_within("from", moment.text, first, stored, options)
-    return replace(found, first=max(found.first, first), start=moment.position)
+    return replace(part, first=max(part.first, first), start=moment.position)
 
 
 def _check_within(
@@ -169,9 +173,9 @@ class RecordTimes:
         Differs from :meth:`last_until` where the clock was set back.
         """
         for first, last in reversed(self._spans()):
-            found = self._between(first - 1, last, time_ms)
-            if found >= first:
-                return found
+            record = self._between(first - 1, last, time_ms)
+            if record >= first:
+                return record
         return self._stored.first - 1
 
     def _spans(self) -> Sequence[tuple[int, int]]:
@@ -205,14 +209,14 @@ class RecordTimes:
         return self._frame(sequence).time_ms
 
     def _frame(self, sequence: int) -> Record:
-        found = self._first(sequence, sequence)
-        if found is None:
-            found = self._first(sequence + 1, min(sequence + _NEAR, self._stored.last))
-        if found is None:
-            found = self._first(max(self._stored.first, sequence - _NEAR), sequence - 1)
-        if found is None:
+        frame = self._first(sequence, sequence)
+        if frame is None:
+            frame = self._first(sequence + 1, min(sequence + _NEAR, self._stored.last))
+        if frame is None:
+            frame = self._first(max(self._stored.first, sequence - _NEAR), sequence - 1)
+        if frame is None:
             raise CorruptLog(sequence, "is missing or cannot be read")
-        return found
+        return frame
 
     def _first(self, first: int, last: int) -> Record | None:
         """Return the first readable record of a range, without its events."""
@@ -223,58 +227,60 @@ class RecordTimes:
         return None
 
 
-def split_ranges(found: Sequence[RecordRange], wanted: int | None) -> list[RecordRange]:
+def split_ranges(ranges: Sequence[RecordRange], count_wanted: int | None) -> list[RecordRange]:
     """Split ranges into the wanted number of partitions, or into some 32 MiB each."""
-    sizes = [bytes_of(one) for one in found]
+    sizes = [bytes_of(part) for part in ranges]
     total = sum(sizes)
     parts: list[RecordRange] = []
-    for one, size in zip(found, sizes, strict=True):
-        if wanted is None:
+    for part, size in zip(ranges, sizes, strict=True):
+        if count_wanted is None:
             count = -(-size // _PARTITION_BYTES)
         else:
-            count = round(wanted * size / max(1, total))
-        parts += _pieces(one, max(1, count))
+            count = round(count_wanted * size / max(1, total))
+        parts += _pieces(part, max(1, count))
     return parts
 
 
-def group_ranges(parts: Sequence[RecordRange], wanted: int | None) -> list[tuple[RecordRange, ...]]:
+def group_ranges(
+    parts: Sequence[RecordRange], count_wanted: int | None
+) -> list[tuple[RecordRange, ...]]:
     """Return the ranges of each task: a single one, or many small logs together."""
-    ranges = Counter(one.stored.stream for one in parts)
-    small = [one for one in parts if ranges[one.stored.stream] == 1]
-    tasks = max(wanted or _FEW_TASKS, -(-sum(map(bytes_of, small)) // _PARTITION_BYTES))
+    ranges = Counter(part.stored.stream for part in parts)
+    small = [part for part in parts if ranges[part.stored.stream] == 1]
+    tasks = max(count_wanted or _FEW_TASKS, -(-sum(map(bytes_of, small)) // _PARTITION_BYTES))
     each = max(1, -(-len(small) // tasks))
     return [
-        *((one,) for one in parts if ranges[one.stored.stream] > 1),
+        *((part,) for part in parts if ranges[part.stored.stream] > 1),
         *(tuple(small[at : at + each]) for at in range(0, len(small), each)),
     ]
 
 
-def shuffle_partitions(found: Iterable[RecordRange], cores: int) -> int:
+def shuffle_partitions(ranges: Iterable[RecordRange], cores: int) -> int:
     """Return the number of partitions into which data of the size of some ranges is shuffled.
 
     Each core gets two, but none less than 2 MiB or more than 32 MiB of the log.
     """
-    total = sum(map(bytes_of, found))
+    total = sum(map(bytes_of, ranges))
     small = -(-total // _SHUFFLED_BYTES)
     return min(_MAX_SHUFFLED, max(1, -(-total // _PARTITION_BYTES), min(2 * cores, small)))
 
 
-def bytes_of(one: RecordRange) -> int:
+def bytes_of(part: RecordRange) -> int:
     """Return the approximate stored bytes of a range."""
-    stored = one.stored
-    return stored.size * (one.last - one.first + 1) // (stored.last - stored.first + 1)
+    stored = part.stored
+    return stored.size * (part.last - part.first + 1) // (stored.last - stored.first + 1)
 
 
-def _pieces(one: RecordRange, count: int) -> Iterator[RecordRange]:
-    records = one.last - one.first + 1
+def _pieces(part: RecordRange, count: int) -> Iterator[RecordRange]:
+    records = part.last - part.first + 1
     count = min(count, records)
-    firsts = {one.first + records * number // count for number in range(count)}
-    if borders := one.stored.borders:
-        inside = [one.first, *(border for border in borders if one.first < border <= one.last)]
+    firsts = {part.first + records * number // count for number in range(count)}
+    if borders := part.stored.borders:
+        inside = [part.first, *(border for border in borders if part.first < border <= part.last)]
         firsts = {_nearest(inside, at) for at in firsts}
     ordered = sorted(firsts)
-    for first, following in zip(ordered, [*ordered[1:], one.last + 1], strict=True):
-        yield replace(one, first=first, last=following - 1)
+    for first, following in zip(ordered, [*ordered[1:], part.last + 1], strict=True):
+        yield replace(part, first=first, last=following - 1)
 
 
 def _nearest(borders: Sequence[int], sequence: int) -> int:

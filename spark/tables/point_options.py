@@ -36,9 +36,9 @@ class PointOption:
         if not text.lstrip().startswith("{"):
             return cls(_moment(option, text))
         try:
-            given = json.loads(text)
+            places = json.loads(text)
             return cls(
-                each={stream: _moment(option, str(place)) for stream, place in given.items()}
+                each={stream: _moment(option, str(place)) for stream, place in places.items()}
             )
         except (ValueError, AttributeError):
             raise BadOption(f"{option} is not a JSON object of logs and positions") from None
@@ -81,8 +81,8 @@ class OffsetOption:
         if text in _WORDS or text.isdecimal():
             return cls(name, _WORDS.get(text) or max(1, int(text)))
         try:
-            given = json.loads(text)
-            each = {log: cls._offset(value) for log, value in given.items()}
+            offsets = json.loads(text)
+            each = {log: cls._offset(value) for log, value in offsets.items()}
         except (ValueError, TypeError, AttributeError):
             raise BadOption(
                 f"{name} = {text!a:.100}: expected earliest, latest, the sequence of a record, or "

@@ -32,75 +32,67 @@ def push_filters(
     Filters on type and session are applied in full. Those on node, seq, position and time only
     narrow the ranges to read: Spark applies them to the result.
     """
-    rest: list[Filter] = []
-    for one in filters:
-        found = _apply(pushed, one)
-        if found is not None:
-            pushed = found
-        if found is None or one.attribute[0] not in _NAMES - {"node"}:  # type: ignore[attr-defined]
-            rest.append(one)
-    return pushed, rest
+    unused: list[Filter] = []
+    for condition in filters:
+        narrowed = _apply(pushed, condition)
+        if narrowed is not None:
+            pushed = narrowed
+        if narrowed is None or condition.attribute[0] not in _NAMES.keys() - {"node"}:  # type: ignore[attr-defined]
+            unused.append(condition)
+    return pushed, unused
 
 
-def _apply(pushed: PushedFilters, one: Filter) -> PushedFilters | None:
+def _apply(pushed: PushedFilters, condition: Filter) -> PushedFilters | None:
     """Return the pushed filters with one added; None if it cannot be used."""
-    if isinstance(one, (EqualTo, EqualNullSafe)):
-        (column, *inner), values = one.attribute, (one.value,)
-    elif isinstance(one, In):
-        (column, *inner), values = one.attribute, one.value
-    elif isinstance(one, (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)):
-        (column, *inner), values = one.attribute, (one.value,)
+    if isinstance(condition, (EqualTo, EqualNullSafe)):
+        (column, *inner), values = condition.attribute, (condition.value,)
+    elif isinstance(condition, In):
+        (column, *inner), values = condition.attribute, condition.value
+    elif isinstance(condition, (GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)):
+        (column, *inner), values = condition.attribute, (condition.value,)
         if column in _NAMES:
             return None
     else:
         return None
-    if inner or (isinstance(one, EqualNullSafe) and one.value is None):
+    if inner or (isinstance(condition, EqualNullSafe) and condition.value is None):
         return None
-    known = [value for value in values if value is not None]
+    constants = [value for value in values if value is not None]
     if column in _NAMES:
-        return _named(pushed, column, known)
+        return _named(pushed, column, constants)
     measure = _MEASURES.get(column)
-    if measure is None or not known:
+    if measure is None or not constants:
         return None
-    numbers = [number for value in known if (number := measure(value)) is not None]
-    if len(numbers) < len(known):
+    numbers = [number for value in constants if (number := measure(value)) is not None]
+    if len(numbers) < len(constants):
         return None
-    lowest = None if isinstance(one, (LessThan, LessThanOrEqual)) else min(numbers)
-    highest = None if isinstance(one, (GreaterThan, GreaterThanOrEqual)) else max(numbers)
-    return _between(pushed, "sequence" if column in _SEQUENCES else "ms", lowest, highest)
+    lowest = None if isinstance(condition, (LessThan, LessThanOrEqual)) else min(numbers)
+    highest = None if isinstance(condition, (GreaterThan, GreaterThanOrEqual)) else max(numbers)
+    bounds = ("since_ms", "until_ms")
+    if column in ("seq", "position"):
+        bounds = ("first_sequence", "last_sequence")
+    return _between(pushed, bounds, lowest, highest)
 
 
 def _named(pushed: PushedFilters, column: str, values: list[Any]) -> PushedFilters | None:
     """Add a filter by names."""
     if not all(type(value) is str for value in values):
         return None
-    wanted = frozenset(values)
-    before = {"node": pushed.nodes, "type": pushed.types, "session": pushed.sessions}[column]
-    left = wanted if before is None else wanted & before
-    if column == "node":
-        return replace(pushed, nodes=left)
-    if column == "type":
-        return replace(pushed, types=left)
-    return replace(pushed, sessions=left)
+    before: frozenset[str] | None = getattr(pushed, _NAMES[column])
+    names = frozenset(values)
+    named: Any = {_NAMES[column]: names if before is None else names & before}
+    return replace(pushed, **named)
 
 
 def _between(
-    pushed: PushedFilters, what: str, lowest: int | None, highest: int | None
+    pushed: PushedFilters, bounds: tuple[str, str], lowest: int | None, highest: int | None
 ) -> PushedFilters:
-    """Add bounds; they may be wider than the filter's, never narrower."""
-    if what == "sequence":
-        first, last = pushed.first_sequence, pushed.last_sequence
-        if lowest is not None:
-            first = max(first, lowest)
-        if highest is not None:
-            last = highest if last is None else min(last, highest)
-        return replace(pushed, first_sequence=first, last_sequence=last)
-    since, until = pushed.since_ms, pushed.until_ms
-    if lowest is not None:
-        since = lowest if since is None else max(since, lowest)
-    if highest is not None:
-        until = highest if until is None else min(until, highest)
-    return replace(pushed, since_ms=since, until_ms=until)
+    """Add bounds, of which there may be some; they may be wider than the filter's."""
+    fields: dict[str, Any] = {}
+    for name, bound, narrower in zip(bounds, (lowest, highest), (max, min), strict=True):
+        if bound is not None:
+            before = getattr(pushed, name)
+            fields[name] = bound if before is None else narrower(before, bound)
+    return replace(pushed, **fields)
 
 
 def _number(value: Any) -> int | None:
@@ -125,8 +117,8 @@ def _milliseconds(value: Any) -> int | None:
     return (value - _EPOCH) // timedelta(milliseconds=1)
 
 
-_NAMES: Final = frozenset({"node", "type", "session"})
-_SEQUENCES: Final = frozenset({"seq", "position"})
+_NAMES: Final = {"node": "nodes", "type": "types", "session": "sessions"}
+"""Columns of names, and the fields for them."""
 _MEASURES: Final[Mapping[str, Callable[[Any], int | None]]] = {
     "seq": _number,
     "position": _record,

@@ -30,29 +30,29 @@ NEED_EVENTS: Final = frozenset({"events", "entries"})
 
 
 def record_rows(
-    node: str, found: Sequence[CheckedRecord], columns: Sequence[str]
+    node: str, records: Sequence[CheckedRecord], columns: Sequence[str]
 ) -> pa.RecordBatch:
     """Return a row for each found record; raises UnreadableEvent."""
-    rows = [_row(node, one) for one in found]
+    rows = [_row(node, record) for record in records]
     if NEED_EVENTS & set(columns):
         decoder = Decoder(Columns.of("entries"), RowFilter())
-        for row, one in zip(rows, found, strict=True):
-            if one.record is not None:
-                parsed = decoder.parse(one.record)
+        for row, record in zip(rows, records, strict=True):
+            if record.record is not None:
+                parsed = decoder.parse(record.record)
                 row["events"], row["entries"] = len(parsed.events), parsed.rows
     return sparse_rows(Columns.of("records", columns), rows)
 
 
-def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
+def _row(node: str, checked: CheckedRecord) -> dict[str, Any]:
     row: dict[str, Any] = {
         "node": node,
-        "seq": found.sequence,
-        "data": found.data,
-        "damage": found.damage,
+        "seq": checked.sequence,
+        "data": checked.data,
+        "damage": checked.damage,
     }
-    if found.data is not None:
-        row["bytes"] = len(found.data)
-    record = found.record
+    if checked.data is not None:
+        row["bytes"] = len(checked.data)
+    record = checked.record
     if record is not None:
         row |= {
             "node": record.node,
@@ -63,7 +63,7 @@ def _row(node: str, found: CheckedRecord) -> dict[str, Any]:
             "previous": record.previous.hex(),
             "part": record.part,
             "last": record.last,
-            "void": found.void,
+            "void": checked.void,
         }
     return row
 
@@ -97,12 +97,12 @@ class RangeReader:
         strict = self.mode == FAILFAST
         decoder = Decoder(self.columns, self.pushed.wanted(part.start, part.until))
         opener = self._opener(decoder)
-        found = RecordChecker(part, opener, strict=strict, lossy=self.lossy).records()
+        records = RecordChecker(part, opener, strict=strict, lossy=self.lossy).records()
         if self.mode == DROPMALFORMED:
-            found = (one for one in found if one.damage is None)
+            records = (checked for checked in records if checked.damage is None)
         if self.columns.rows == "records":
-            return self._records(part, found)
-        return self._events(decoder, part, found)
+            return self._records(part, records)
+        return self._events(decoder, part, records)
 
     def _opener(self, decoder: Decoder) -> Callable[[int, bytes], Record]:
         """Return the decoder of records: with their events only where those are needed."""
@@ -113,13 +113,13 @@ class RangeReader:
         return decode_record if NEED_EVENTS & {*self.columns.names} else frame_of
 
     def _records(
-        self, part: RecordRange, found: Iterator[CheckedRecord]
+        self, part: RecordRange, records: Iterator[CheckedRecord]
     ) -> Iterator[pa.RecordBatch]:
         held: list[CheckedRecord] = []
         size = 0
-        for one in found:
-            held.append(one)
-            size += len(one.data or b"")
+        for checked in records:
+            held.append(checked)
+            size += len(checked.data or b"")
             if len(held) >= _ROWS or size >= _BYTES:
                 yield record_rows(_node(part), held, self.columns.names)
                 held, size = [], 0
@@ -127,26 +127,26 @@ class RangeReader:
             yield record_rows(_node(part), held, self.columns.names)
 
     def _events(
-        self, decoder: Decoder, part: RecordRange, found: Iterator[CheckedRecord]
+        self, decoder: Decoder, part: RecordRange, records: Iterator[CheckedRecord]
     ) -> Iterator[pa.RecordBatch]:
         held: list[ParsedRecord] = []
         rows = size = 0
-        for one in found:
-            if one.void:
+        for checked in records:
+            if checked.void:
                 continue
-            damage = one.damage
-            if damage is None and one.record is not None:
+            damage = checked.damage
+            if damage is None and checked.record is not None:
                 try:
-                    held.append(decoder.parse(one.record))
+                    held.append(decoder.parse(checked.record))
                     rows += held[-1].rows
-                    size += len(one.record.header) + len(one.record.payload)
+                    size += len(checked.record.header) + len(checked.record.payload)
                 except UnreadableEvent as error:
                     damage = self._unreadable(error)
             if held and (damage is not None or rows >= _ROWS or size >= _BYTES):
                 yield from self._rows(decoder, part, held)
                 held, rows, size = [], 0, 0
             if damage is not None:
-                yield from self._damage(part, one.sequence, damage)
+                yield from self._damage(part, checked.sequence, damage)
         if held:
             yield from self._rows(decoder, part, held)
 

@@ -37,17 +37,19 @@ class RecordChecker:
         """
         held: list[CheckedRecord] = []
         anywhere = self._part.first > self._part.stored.first
-        for one in self._in_order():
-            if one.record is None and not held:
+        for checked in self._in_order():
+            if checked.record is None and not held:
                 anywhere = True  # it may have been the first part of a turn
-                yield one
+                yield checked
                 continue
-            if one.record is not None and _begins_another(one.record, held, _is_damaged(held)):
+            if checked.record is not None and _begins_another(
+                checked.record, held, _is_damaged(held)
+            ):
                 yield from _turn(held, anywhere, finished=_is_damaged(held))
                 held = []
-                anywhere = anywhere or one.record.part > 0
-            held.append(one)
-            if one.record is not None and one.record.last:
+                anywhere = anywhere or checked.record.part > 0
+            held.append(checked)
+            if checked.record is not None and checked.record.last:
                 yield from _turn(held, anywhere, finished=True)
                 held = []
                 anywhere = False
@@ -58,17 +60,17 @@ class RecordChecker:
         expected = part.first
         link = GENESIS if part.first == 1 else part.stored.link_before(part.first)
         before = max(part.stored.first, part.first - 1) if link is None else part.first
-        with open_records(part.stored, before, part.last) as found:
-            for sequence, data in found:
+        with open_records(part.stored, before, part.last) as stored_records:
+            for sequence, data in stored_records:
                 if sequence < part.first:
                     link = _intact_link(sequence, data)
                     continue
                 if sequence != expected:
                     yield from self._missing(expected, sequence - 1)
                     link = None
-                one = self._opened(sequence, data)
-                link = self._continued(one, link)
-                yield one
+                checked = self._opened(sequence, data)
+                link = self._continued(checked, link)
+                yield checked
                 expected = sequence + 1
         if expected <= part.last:
             yield from self._missing(expected, part.last)
@@ -79,30 +81,32 @@ class RecordChecker:
         except CorruptLog as error:
             return CheckedRecord(sequence, data, None, self._damage(sequence, error.what))
 
-    def _continued(self, one: CheckedRecord, link: bytes | None) -> bytes | None:
+    def _continued(self, checked: CheckedRecord, link: bytes | None) -> bytes | None:
         """Check a record against the link of the one before, None: unknown; return its own."""
-        if one.record is None:
+        if checked.record is None:
             return None
-        if link is not None and one.record.previous != link:
-            one.damage = self._damage(one.sequence, f"does not continue record {one.sequence - 1}")
-        if one.sequence == self._part.last:
+        if link is not None and checked.record.previous != link:
+            checked.damage = self._damage(
+                checked.sequence, f"does not continue record {checked.sequence - 1}"
+            )
+        if checked.sequence == self._part.last:
             # the task that continues here may rely on the known link instead of this record
-            known = self._part.stored.link_before(one.sequence + 1)
-            if known is not None and one.record.link != known:
-                one.damage = self._damage(one.sequence, "is not the one that was archived")
-        return one.record.link
+            archived_link = self._part.stored.link_before(checked.sequence + 1)
+            if archived_link is not None and checked.record.link != archived_link:
+                checked.damage = self._damage(checked.sequence, "is not the one that was archived")
+        return checked.record.link
 
     def _missing(self, first: int, last: int) -> Iterator[CheckedRecord]:
         what = "is missing or cannot be read"
         if first < last:
             what = f"and all up to {last} are missing or cannot be read"
-        gone = self._part.stored.explain(first)
-        if isinstance(gone, CorruptLog):
-            what = gone.what
-        elif isinstance(gone, CutMeanwhile) and self._lossy:
+        reason = self._part.stored.explain(first)
+        if isinstance(reason, CorruptLog):
+            what = reason.what
+        elif isinstance(reason, CutMeanwhile) and self._lossy:
             return
-        elif gone is not None:
-            raise gone
+        elif reason is not None:
+            raise reason
         yield CheckedRecord(first, None, None, self._damage(first, what))
 
     def _damage(self, sequence: int, what: str) -> str:
@@ -171,6 +175,6 @@ def _turn(held: list[CheckedRecord], anywhere: bool, *, finished: bool) -> list[
     """
     begins = held[0].record if held else None
     if begins is not None and not (finished and (begins.part == 0 or anywhere)):
-        for one in held:
-            one.void = one.record is not None
+        for checked in held:
+            checked.void = checked.record is not None
     return held

@@ -28,10 +28,10 @@ _FRAME: Final = re.compile(
 def frame_of(sequence: int, data: bytes) -> Record:
     """Return a record without its events; raises as ``decode_record``, except for the events."""
     header, payload = open_record(sequence, data)
-    found = _FRAME.match(header)
-    if found is None:
+    frame = _FRAME.match(header)
+    if frame is None:
         return decode_record(sequence, data)
-    node, time_ms, part, last, total_ms, record = found.groups()
+    node, time_ms, part, last, total_ms, record = frame.groups()
     return Record(
         sequence=sequence,
         link=link_of(data),
@@ -71,10 +71,10 @@ def record_opener(
 
     Records that contain none of their names are decoded without their events.
     """
-    wanted = mentioning(types, sessions)
+    may_concern = mentioning(types, sessions)
 
     def opened(sequence: int, data: bytes) -> Record:
-        whole = wanted is None or wanted(data)
+        whole = may_concern is None or may_concern(data)
         if not whole:
             return frame_of(sequence, data)
         return decode_record(sequence, data, whole_turns=whole_turns)

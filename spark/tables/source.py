@@ -101,8 +101,8 @@ class LogReader(DataSourceReader):
             return filters
         from spark.tables.pushdown import push_filters
 
-        self._pushed, rest = push_filters(self._pushed, filters)
-        return rest
+        self._pushed, unused = push_filters(self._pushed, filters)
+        return unused
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges to read."""
@@ -111,8 +111,8 @@ class LogReader(DataSourceReader):
 
         options = self._options
         with mark_errors():
-            found = plan_ranges(find_logs(options), options, self._pushed)
-            parts = split_ranges(found, options.partitions)
+            ranges = plan_ranges(find_logs(options), options, self._pushed)
+            parts = split_ranges(ranges, options.partitions)
             return list(map(LogPartition, group_ranges(parts, options.partitions)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -127,11 +127,11 @@ def with_columns(options: SourceOptions, schema: StructType) -> SourceOptions:
     from spark.tables.arrow_types import schema_of
 
     columns = Columns.of(options.columns.rows, schema.fieldNames())
-    given = to_arrow_schema(schema, timezone="UTC")
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
     for field in schema_of(columns.rows, columns.names):
-        if given.field(field.name).type != field.type:
+        if arrow_schema.field(field.name).type != field.type:
             raise BadOption(
-                f"column {field.name} of the schema is {given.field(field.name).type}, in the log "
-                f"it is {field.type}"
+                f"column {field.name} of the schema is {arrow_schema.field(field.name).type}, in "
+                f"the log it is {field.type}"
             )
     return replace(options, columns=columns)

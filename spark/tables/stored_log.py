@@ -1,7 +1,7 @@
 """The interface to the stored records of a log, in NATS or in an archive."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class StoredLog(Protocol):
     def borders(self) -> tuple[int, ...]:
         """Sequences at which reading can begin cheaply."""
 
-    def read(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+    def read(self, first: int, last: int) -> Generator[tuple[int, bytes]]:
         """Yield (sequence, bytes) between two sequences, both included, in order, each once.
 
         Missing records are not yielded: the caller checks gaps, checksums and the chain. Closing
@@ -60,16 +60,9 @@ class StoredLog(Protocol):
         """Return the place of a record for messages; empty if the name of the log suffices."""
 
 
-@contextmanager
-def open_records(stored: StoredLog, first: int, last: int) -> Iterator[Iterator[tuple[int, bytes]]]:
-    """Yield an iterator of the records between two sequences; closed at the end of the block."""
-    records = stored.read(first, last)
-    try:
-        yield records
-    finally:
-        close = getattr(records, "close", None)
-        if close is not None:
-            close()
+def open_records(stored: StoredLog, first: int, last: int) -> closing[Generator[tuple[int, bytes]]]:
+    """Return the records between two sequences as a context, at whose end they are closed."""
+    return closing(stored.read(first, last))
 
 
 @dataclass(frozen=True, slots=True)

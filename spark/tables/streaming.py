@@ -28,7 +28,7 @@ from eventstore.errors import CorruptLog, CutOff, NoLog
 from eventstore.format.records import decode_record
 from eventstore.nats.connection import disconnect
 from spark.runtime.marked_errors import BadOption, mark_errors
-from spark.tables.discovery import find_in_archive, find_in_nats, join_with_archive
+from spark.tables.discovery import find_in_nats, find_logs
 from spark.tables.nats_access import NatsAccess
 from spark.tables.nats_log import NatsLog
 from spark.tables.options import SourceOptions
@@ -54,12 +54,7 @@ class PollingConnection:
 
     def find(self) -> list[StoredLog]:
         """Return the current logs; raises as ``discovery.find_logs``."""
-        old = find_in_archive(self._options)
-        access = self._options.access
-        stored: list[NatsLog] = []
-        if access is not None:
-            stored = self._run(access)
-        return join_with_archive(self._options, stored, old)
+        return find_logs(self._options, self._run)
 
     def close(self) -> None:
         """Disconnect."""
@@ -104,12 +99,12 @@ def whole_end(stored: StoredLog, above: int, last: int) -> int:
     count = 1
     while last > above:
         first = max(above + 1, last - count + 1)
-        found = above
+        end = above
         for sequence, data in stored.read(first, last):
             if _ends(sequence, data):
-                found = sequence
-        if found > above:
-            return found
+                end = sequence
+        if end > above:
+            return end
         last = first - 1
         count *= _MORE
     return above
@@ -137,8 +132,8 @@ def within(stored: StoredLog, above: int, end: int, limits: Mapping[str, int]) -
         most = min(most, above + max(1, limits["bytes"] // average))
     if "events" in limits:
         most = min(most, _of_events(stored, above, most, limits["events"]))
-    found = end if most >= end else whole_end(stored, above, most)
-    return found if found > above else _next_end(stored, most, end)
+    batch_end = end if most >= end else whole_end(stored, above, most)
+    return batch_end if batch_end > above else _next_end(stored, most, end)
 
 
 def _of_events(stored: StoredLog, above: int, last: int, limit: int) -> int:
@@ -179,10 +174,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, int]:
         """Return the start of the stream."""
         with mark_errors():
-            found = self._connection.find()
+            logs = self._connection.find()
             starting = self._options.starting
-            check_named(starting.name, starting.each, [stored.stream for stored in found])
-            return {stored.stream: self._begin(stored) for stored in found}
+            check_named(starting.name, starting.each, [stored.stream for stored in logs])
+            return {stored.stream: self._begin(stored) for stored in logs}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return a limit that stands for those of the options, which latestOffset applies."""
@@ -197,7 +192,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Remember the current ends of the logs: the query reads up to them."""
         with mark_errors():
             logs = self._connection.find()
-            self._target = {one.stream: whole_end(one, 0, one.last) for one in logs}
+            self._target = {log.stream: whole_end(log, 0, log.last) for log in logs}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return the end of the next batch: whole turns, within the limits.
@@ -206,8 +201,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ``startingOffsets`` concerns the logs that existed when the stream began.
         """
         with mark_errors():
-            found = self._connection.find()
-            logs = self._logs(found, start)
+            stored_logs = self._connection.find()
+            logs = self._logs(stored_logs, start)
             end = dict(start)
             ends = {name: self._end(stored, start[name]) for name, stored in logs.items()}
             behind = [name for name, last in ends.items() if last > start[name]]
@@ -218,7 +213,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name in behind:
                 begin = _reached(logs[name], start[name])
                 end[name] = within(logs[name], begin, ends[name], share)
-            for stored in found:
+            for stored in stored_logs:
                 if stored.stream not in start and self._reaches(stored):
                     end[stored.stream] = stored.first - 1
             return end
@@ -233,12 +228,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with mark_errors():
             logs = self._logs(self._connection.find(), start)
             ranges = [
-                found
+                part
                 for name, last in end.items()
-                if name in logs and (found := _range(logs[name], start[name], last)) is not None
+                if name in logs and (part := _range(logs[name], start[name], last)) is not None
             ]
-            wanted = self._options.partitions
-            return list(map(LogPartition, group_ranges(split_ranges(ranges, wanted), wanted)))
+            count = self._options.partitions
+            return list(map(LogPartition, group_ranges(split_ranges(ranges, count), count)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a range."""
@@ -273,17 +268,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _logs(self, stored: Sequence[StoredLog], start: dict[str, int]) -> dict[str, StoredLog]:
         """Return the logs of an offset; raises NoLog or CutOff if records behind it are gone."""
-        found = {one.stream: one for one in stored}
+        by_stream = {log.stream: log for log in stored}
         if self._lossy:
-            return {name: found[name] for name in start if name in found}
+            return {name: by_stream[name] for name in start if name in by_stream}
         for name, sequence in start.items():
-            if name not in found:
+            if name not in by_stream:
                 raise NoLog(
                     f"log {escaped(name)} is not there any more; the stream has read it up to "
                     f"record {sequence}; failOnDataLoss=false continues without it"
                 )
-            _check(found[name], sequence)
-        return {name: found[name] for name in start}
+            _check(by_stream[name], sequence)
+        return {name: by_stream[name] for name in start}
 
     def _end(self, stored: StoredLog, start: int) -> int:
         start = _reached(stored, start)

@@ -157,6 +157,7 @@ def test_nats_that_is_not_there(serve: Serve) -> None:
     assert broker.ended() == 69
     (line,) = broker.output.splitlines()
     assert line.startswith("foldmq: cannot connect to NATS at nats://127.0.0.1:")
+    assert "connection refused" in line
 
 
 def test_signal_while_starting_ends_well(serve: Serve) -> None:

@@ -348,9 +348,9 @@ def test_an_error_of_spark_that_does_not_end_it(
 def test_a_jvm_that_has_gone() -> None:
     from spark.runtime.explain_failure import explain
 
-    assert explain(ConnectionRefusedError("x"), "", gone=True).exit_code == 71
+    assert explain(ConnectionRefusedError("x"), "", has_ended=True).exit_code == 71
     said = "# java.lang.OutOfMemoryError: Java heap space"
-    assert "--memory" in str(explain(ConnectionRefusedError("x"), said, gone=True))
+    assert "--memory" in str(explain(ConnectionRefusedError("x"), said, has_ended=True))
 
 
 YARN = """WARNING: Using incubator modules: jdk.incubator.vector

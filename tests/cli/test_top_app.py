@@ -18,7 +18,7 @@ from cli.logs.reconnecting_client import NotUnderstood, ReconnectingClient
 from cli.logs.trace_client import Portion
 from cli.top import once
 from cli.top.top_app import TEXT, Top
-from cli.top.watched_broker import ACTORS_ASKED, TopQueries
+from cli.top.watched_broker import TopQueries
 
 if TYPE_CHECKING:
     from textual.pilot import Pilot
@@ -222,7 +222,7 @@ async def test_one_poll_requests_only_the_status_and_the_first_actors(
         await screen.until(lambda: len(broker.requests("status")) >= 4)
     assert {endpoint for endpoint, _ in broker.asked} == {"status", "actors"}
     assert len(broker.requests("actors")) <= len(broker.requests("status")) + 1
-    assert broker.requests("actors")[0] == {"top": {"by": "recent", "count": ACTORS_ASKED}}
+    assert broker.requests("actors")[0] == {"top": {"by": "recent", "count": 100}}
     assert all(request == {"topics": True} for request in broker.requests("status"))
 
 
@@ -736,7 +736,7 @@ async def test_less_is_requested_when_an_answer_does_not_fit(
     broker.answers["session"] = {"client": "c"}
     questions = TopQueries(ReconnectingClient(broker.find))
     for _ in range(2):
-        assert len(await questions.actors("recent")) == 40
+        assert len(await questions.actors("recent")) == 6
         assert await questions.session("c") == {"client": "c"}
         assert "n1" in await questions.statuses(topics=True)
     counts = [request["top"]["count"] for request in broker.requests("actors")]

@@ -13,12 +13,12 @@ from typing import cast
 
 import pytest
 
-from cli.web.activity import MINUTE_MS
+from cli.web.activity import MINUTE_MS, ActivityOfLogs
 from cli.web.activity_reader import ActivityReader
 from cli.web.svg_charts import WIDTH, day_charts
 from cli.web.time_axis import TimeWindow, mark_row, ticks, window_within
 from cli.web.timeline_marks import MARK_LABELS, Mark, Marks, mark_kind
-from cli.web.topic_activity import MAX_TOPICS, TopicActivity
+from cli.web.topic_activity import MAX_TOPICS, TopicActivity, topic_branches
 from cli.web.web_log_client import WebLogClient
 from eventstore.errors import CorruptLog, NoLog, UsageError
 from eventstore.format.event_parsing import Event
@@ -92,6 +92,10 @@ async def read_all(reader: ActivityReader) -> None:
         await asyncio.sleep(0)
 
 
+def seen(reader: ActivityReader) -> ActivityOfLogs:
+    return ActivityOfLogs([reader.activity])
+
+
 def run(log: FakeLog) -> ActivityReader:
     reader = reader_of(log)
 
@@ -112,13 +116,13 @@ def test_each_minute_has_its_figures_and_marks() -> None:
     log.add(NOW_MS - HOUR, MessageDropped("bob", "queue_messages", 7))
     log.add(NOW_MS - HOUR, SessionClosed("ann", "keep_alive"), SessionClosed("bob", "disconnect"))
     reader = run(log)
-    totals = reader.activity.totals(WHOLE)
+    totals = seen(reader).totals(WHOLE)
     assert (totals["published"], totals["published_bytes"], totals["dropped"]) == (3, 6, 7)
     assert (totals["connect"], totals["lost"], totals["restart"]) == (1, 1, 1)
     assert totals["log_bytes"] == sum(map(len, log.data.values()))
-    assert reader.activity.figure("dropped", (NOW_MS - HOUR) // MINUTE_MS) == 7
-    assert reader.activity.marks(WHOLE)["drop"] == [Mark(NOW_MS - HOUR, 2, 7)]
-    assert reader.activity.marks(TimeWindow(NOW_MS - MINUTE_MS, NOW_MS)) == {}
+    assert seen(reader).figure("dropped", (NOW_MS - HOUR) // MINUTE_MS) == 7
+    assert seen(reader).marks(WHOLE)["drop"] == [Mark(NOW_MS - HOUR, 2, 7)]
+    assert seen(reader).marks(TimeWindow(NOW_MS - MINUTE_MS, NOW_MS)) == {}
 
 
 def test_a_day_is_read_once_and_no_more() -> None:
@@ -141,7 +145,7 @@ def test_a_day_is_read_once_and_no_more() -> None:
         return reader
 
     reader = asyncio.run(reading())
-    assert reader.activity.totals(WHOLE)["connect"] == 1441
+    assert seen(reader).totals(WHOLE)["connect"] == 1441
     assert reader.reaches(NOW_MS - 24 * HOUR)
 
 
@@ -153,7 +157,7 @@ def test_a_damaged_record_ends_the_reading_backwards() -> None:
     reader = run(log)
     assert "record 10" in (reader.problem or "")
     assert reader.since_ms is not None
-    assert reader.activity.totals(WHOLE)["connect"] >= 800
+    assert seen(reader).totals(WHOLE)["connect"] >= 800
 
 
 def test_a_damaged_new_record_is_reported_each_time() -> None:
@@ -182,7 +186,7 @@ def test_records_that_were_read_in_part_are_not_counted_twice() -> None:
             await reader.wait(5)
         log.lost_at = None
         await read_all(reader)
-        assert reader.activity.totals(WHOLE)["connect"] == 10
+        assert seen(reader).totals(WHOLE)["connect"] == 10
         # While nothing is read, an error costs nothing.
         log.lost = True
         with contextlib.suppress(NoLog):
@@ -207,7 +211,7 @@ def test_another_log_is_read_from_its_start() -> None:
         log.stream = "FOLDMQ_LOG_m"
         log.data.clear()
         log.add(NOW_MS, connect())
-        while reader.activity.totals(WHOLE)["connect"] != 1:
+        while seen(reader).totals(WHOLE)["connect"] != 1:
             await reader.wait(5)
         await reader.close()
 
@@ -221,9 +225,9 @@ def test_charts_of_the_day_have_values_where_the_log_was_read() -> None:
     reader = run(log)
     assert reader.since_ms == NOW_MS - 2 * HOUR
     assert reader.reading() is None
-    nothing = day_charts(reader.activity, NOW_MS, NOW_MS)
+    nothing = day_charts(seen(reader), NOW_MS, NOW_MS)
     assert all(not curve.line for one, _ in nothing for curve in one.curves)
-    made = day_charts(reader.activity, reader.since_ms, NOW_MS)
+    made = day_charts(seen(reader), reader.since_ms, NOW_MS)
     tops = {one.title: one.top for one, _ in made}
     assert tops["Messages per second"] == pytest.approx(0.1)
     assert tops["Connections per minute"] == pytest.approx(1.0)
@@ -231,7 +235,7 @@ def test_charts_of_the_day_have_values_where_the_log_was_read() -> None:
     assert made[0][0].seconds == 2 * 3600
     minute = (NOW_MS - MINUTE_MS, 2)  # a level
     for since_ms, points in (minute, (NOW_MS - 2 * HOUR, 120), (NOW_MS - 30 * HOUR, 144)):
-        ((one, _), *_) = day_charts(reader.activity, since_ms, NOW_MS)
+        ((one, _), *_) = day_charts(seen(reader), since_ms, NOW_MS)
         drawn = [float(x) for x in re.findall(r"[ML]([\d.]+) ", one.curves[0].line)]
         assert (len(drawn), drawn[0], drawn[-1]) == (points, 0, WIDTH)
 
@@ -244,7 +248,7 @@ def test_topics_have_messages_bytes_rates_and_publishers() -> None:
     log.add(NOW_MS - 2 * HOUR, published("a/b", "a/b", "a/c", "d"))
     log.add(NOW_MS - 2 * MINUTE_MS, replace(published("a/b", "a/b"), session="bob"), connect())
     topics = run(log).activity.topics
-    found = topics.branches(None, NOW_MS, [])
+    found = topic_branches([topics], None, NOW_MS, [])
     assert list(found) == ["a", "d"]
     a, d = found["a"], found["d"]
     assert (a.topics, a.messages, a.is_topic, a.publisher) == (2, 5, False, "bob")
@@ -253,9 +257,9 @@ def test_topics_have_messages_bytes_rates_and_publishers() -> None:
     # The bytes of the records, besides payloads of which no event knows, are shared out.
     sizes = [2 * 4 + len(log.data[1]) - 5, 2 * 2 + len(log.data[2]) - 5]
     assert a.size + d.size == pytest.approx(sum(sizes))
-    below = topics.branches("a", NOW_MS, [])
+    below = topic_branches([topics], "a", NOW_MS, [])
     assert {one.path: one.messages for one in below.values()} == {"a/b": 4, "a/c": 1}
-    assert topics.branches("a/b", NOW_MS, []) == {}
+    assert topic_branches([topics], "a/b", NOW_MS, []) == {}
 
 
 def test_retained_messages_have_a_place_in_the_tree() -> None:
@@ -265,13 +269,13 @@ def test_retained_messages_have_a_place_in_the_tree() -> None:
         {"topic": "a/b", "set_by": "bob", "set_ms": 6},
         {"topic": "/x", "set_by": None, "set_ms": None},
     ]
-    found = topics.branches(None, NOW_MS, rows)
+    found = topic_branches([topics], None, NOW_MS, rows)
     assert {level: (one.path, one.retained) for level, one in found.items()} == {
         "a": ("a", 2),
         "": ("", 1),
     }
     assert (found["a"].set_by, found["a"].topics) == ("ann", 2)
-    assert list(topics.branches("", NOW_MS, rows)) == ["x"]
+    assert list(topic_branches([topics], "", NOW_MS, rows)) == ["x"]
 
 
 def test_topics_are_limited_and_removed_after_a_day() -> None:
@@ -282,7 +286,7 @@ def test_topics_are_limited_and_removed_after_a_day() -> None:
     topics.take([("t/1", 1, 1, "ann")], 0, NOW_MS)
     topics.forget_before(NOW_MS)
     assert len(topics) == 1
-    assert topics.branches("t", NOW_MS, [])["1"].messages == 1
+    assert topic_branches([topics], "t", NOW_MS, [])["1"].messages == 1
 
 
 # ---------------------------------------------------------------------------------- marks

@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib.util
-import itertools
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -113,29 +112,10 @@ def test_names_and_routes_are_unique() -> None:
         assert (one.function is None) == (one.method != "GET") == (one.body is not None), one.name
 
 
-MAY: dict[Role, tuple[bool, bool, bool, bool]] = {
-    # role: view, view-all, publish, publish with web_operate
-    Role.VIEW: (True, False, False, False),
-    Role.VIEW_ALL: (True, True, False, False),
-    Role.OPERATE: (True, True, False, True),
-    Role.PUBLISH: (False, False, True, True),
-}
-
-
-@pytest.mark.parametrize(("role", "operation"), [*itertools.product(Role, OPERATIONS)])
-def test_each_role_may_do_what_the_matrix_says(role: Role, operation: Any) -> None:
-    view, view_all, publish, with_changes = MAY[role]
-    column = {Role.VIEW: view, Role.VIEW_ALL: view_all, Role.PUBLISH: publish}
-    assert (refusal(role, operation.role, changes=False) == "") == column[operation.role]
-    if operation.role is Role.PUBLISH:
-        assert (refusal(role, operation.role, changes=True) == "") == with_changes
-    else:
-        assert (refusal(role, operation.role, changes=True) == "") == column[operation.role]
-
-
 def test_a_refusal_says_what_is_missing() -> None:
     operate = refusal(Role.OPERATE, Role.PUBLISH, changes=False)
     assert operate == "tokens with the role operate may publish if web_operate is set"
+    assert refusal(Role.OPERATE, Role.PUBLISH, changes=True) == ""
     assert "may only publish" in refusal(Role.PUBLISH, Role.VIEW, changes=True)
     assert "view-all, or a higher one" in refusal(Role.VIEW, Role.VIEW_ALL, changes=True)
 

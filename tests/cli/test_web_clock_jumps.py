@@ -19,6 +19,7 @@ from cli.web.pages.overview import Pages
 from cli.web.pages.time_axis_values import moment_of, notes_on_clocks
 from cli.web.pages.timeline import TimePages
 from cli.web.state_diffs import StateDiff
+from cli.web.web_log_client import WebLogClient
 from eventstore.display import iso
 from eventstore.format.events import SessionClosed, SessionOpened
 from eventstore.format.node_events import BrokerStopped
@@ -87,6 +88,8 @@ class Link:
     @contextlib.asynccontextmanager
     async def log(self, _name: str = "") -> AsyncIterator[LogSource]:
         yield self.source
+
+    sources = WebLogClient.sources
 
 
 class FoundNothing:

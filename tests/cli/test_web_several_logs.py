@@ -16,8 +16,8 @@ from cli.logs.broker_client import LiveBroker, NoLiveBroker, Refused, TooLarge
 from cli.logs.log_brokers import LogBrokers
 from cli.logs.source_flags import SourceFlags
 from cli.web import web_log_client
-from cli.web.activity import Activity
-from cli.web.activity_reader import ActivityOfLogs, ActivityReader, ReadersOfLogs
+from cli.web.activity import Activity, ActivityOfLogs
+from cli.web.activity_reader import ActivityReader, ReadersOfLogs
 from cli.web.paged_lists import PAGE_ROWS, Listings, Order
 from cli.web.pages.responses import Site
 from cli.web.planned_change import plan_change
@@ -329,10 +329,12 @@ def test_a_message_that_another_log_took_is_counted_once() -> None:
     window = TimeWindow(NOW_MS - 60_000, NOW_MS + 60_000)
     totals = both.totals(window)
     assert (totals["published"], totals["published_bytes"], totals["connect"]) == (1, 5, 1)
-    assert totals["log_bytes"] == sum(log.totals(window)["log_bytes"] for log in (one, other))
+    assert totals["log_bytes"] == sum(
+        ActivityOfLogs([log]).totals(window)["log_bytes"] for log in (one, other)
+    )
     branch = both.branches("a", NOW_MS, [])["b"]
     assert (branch.messages, branch.topics, branch.publisher) == (1, 1, "ann")
-    alone = one.topics.branches("a", NOW_MS, [])["b"]
+    alone = ActivityOfLogs([one]).branches("a", NOW_MS, [])["b"]
     assert branch.size > alone.size, "the bytes are those in each log"
     assert both.disk_use().records == 2
     assert both.disk_use().clients[f"{LOG_SESSION}n-p0"] > 0

@@ -5,12 +5,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 
 import nats
+import pytest
 from harness import packets
 from harness.broker import Broker, free_port
 from harness.fixtures import Clients, unique
@@ -123,9 +124,22 @@ class Visitor:
         answer = self.do(self.client.request(subject, data, timeout, headers=named or None))
         return bytes(answer.data)
 
-    def recorded(self, subject: str, data: bytes = b"", qos: int = 1, **headers: str) -> Any:
+    def recorded(
+        self,
+        subject: str,
+        data: bytes = b"",
+        qos: int = 1,
+        timeout: float = TIMEOUT,
+        **headers: str,
+    ) -> Any:
         """The broker's answer to a message that it is to record."""
-        return json.loads(self.ask(subject, data, Foldmq_QoS=str(qos), **headers))
+        return json.loads(self.ask(subject, data, timeout, Foldmq_QoS=str(qos), **headers))
+
+
+@pytest.fixture
+def visitor(place: "Place") -> Iterator[Visitor]:
+    with Visitor(place.nats_port) as made:
+        yield made
 
 
 def mqtt_subscribed(

@@ -1,15 +1,19 @@
 """Traffic for a broker whose log is then read, and the events that it causes."""
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from harness import packets as p
+from harness.broker import Broker
 from harness.fixtures import Clients
 from harness.packets import Pubrec, Pubrel, Will
 
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 
-if TYPE_CHECKING:
-    pass
+FEW_QUEUED = "max_queued_messages = 3\nack_wait = 0\n"
+"""Two messages are never answered: on a slow machine they would be sent again meanwhile."""
 
 
 def play(clients: Clients) -> None:
@@ -45,3 +49,19 @@ def play(clients: Clients) -> None:
 
 def events(data: tuple[str, str], *arguments: str) -> list[dict[str, Any]]:
     return run("log", *data, "--json", *arguments).objects
+
+
+@contextlib.contextmanager
+def serving(
+    directory: Path,
+    *args: str,
+    play: Callable[[Clients], object] = play,
+    config: str = FEW_QUEUED,
+) -> Iterator[tuple[Broker, Clients]]:
+    """A broker with the traffic that tests know, and the clients, which are still connected."""
+    with (
+        Broker(directory, args=args, config=config, forked=True) as broker,
+        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
+    ):
+        play(clients)
+        yield broker, clients

@@ -18,7 +18,7 @@ from harness.waiting import until
 from cli.web.api.operations import BASE, OPERATIONS
 from cli.web.tokens import Role
 from e2e.apiclient import FORMS, Api, Stream
-from e2e.log_scenarios import play
+from e2e.log_scenarios import FEW_QUEUED, serving
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import served
 
@@ -34,14 +34,11 @@ def _nested(levels: int) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    # Two messages are never answered: on a slow machine they would be sent again meanwhile.
-    config = f'max_queued_messages = 3\nack_wait = 0\nweb_cors = ["{CORS}"]\n'
-    directory = tmp_path_factory.mktemp("api")
-    with (
-        Broker(directory, args=("--web", "127.0.0.1:0"), config=config, forked=True) as made,
-        contextlib.closing(Clients("127.0.0.1", made.port)) as clients,
+    config = f'{FEW_QUEUED}web_cors = ["{CORS}"]\n'
+    with serving(tmp_path_factory.mktemp("api"), "--web", "127.0.0.1:0", config=config) as (
+        made,
+        _,
     ):
-        play(clients)
         yield made
 
 

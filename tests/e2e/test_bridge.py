@@ -15,7 +15,9 @@ from harness.packets import Publish, Will
 from harness.waiting import until
 from nats.errors import NoRespondersError
 
-from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received
+from e2e.bridging import Place, Visitor, Wire, mqtt_subscribed, received, visitor
+
+__all__ = ["visitor"]
 
 NATS_ROWS = [  # the table of NATS Server's documentation
     ("foo/bar", "foo.bar"),
@@ -50,12 +52,6 @@ def clients(place: Place) -> Iterator[Clients]:
     made = Clients("127.0.0.1", place.broker.port)
     yield made
     made.close()
-
-
-@pytest.fixture
-def visitor(place: Place) -> Iterator[Visitor]:
-    with Visitor(place.nats_port) as made:
-        yield made
 
 
 # ------------------------------------------------------------------ names

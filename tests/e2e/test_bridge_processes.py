@@ -25,8 +25,10 @@ from harness.rawclient import ConnectionClosedError, RawClient
 from harness.waiting import until
 from nats.errors import Error
 
-from e2e.bridging import Place, Visitor, received
+from e2e.bridging import Place, Visitor, received, visitor
 from eventstore.partitions import partition_of
+
+__all__ = ["visitor"]
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +40,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture
 def clients(place: Place) -> Iterator[Clients5]:
     with contextlib.closing(Clients5("127.0.0.1", place.broker.port)) as made:
-        yield made
-
-
-@pytest.fixture
-def visitor(place: Place) -> Iterator[Visitor]:
-    with Visitor(place.nats_port) as made:
         yield made
 
 

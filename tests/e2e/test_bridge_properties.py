@@ -24,7 +24,9 @@ from harness.mqtt5_rawclient import Clients5, RawClient5
 from harness.nats import ACCESS, PASSWORD, USER, Nats
 from harness.waiting import until
 
-from e2e.bridging import Place, Visitor, mqtt_subscribed, received
+from e2e.bridging import Place, Visitor, mqtt_subscribed, received, visitor
+
+__all__ = ["visitor"]
 
 ELSEWHERE = ACCESS.replace("nats_", "bridge_")
 """What lets the bridge in at a NATS of its own."""
@@ -54,12 +56,6 @@ def clients(place: Place) -> Iterator[Clients5]:
     made = Clients5("127.0.0.1", place.broker.port)
     yield made
     made.close()
-
-
-@pytest.fixture
-def visitor(place: Place) -> Iterator[Visitor]:
-    with Visitor(place.nats_port) as made:
-        yield made
 
 
 class Asked(NamedTuple):

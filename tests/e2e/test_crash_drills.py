@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.drill, pytest.mark.timeout(400 + 40 * ROUNDS)]
 def test_nothing_acknowledged_is_lost(
     make_broker: Callable[..., Broker], victim: str, request: pytest.FixtureRequest
 ) -> None:
-    """Where both were killed, Spark proves the same from the log alone; in `make drills` where the
-    broker was killed, too (else tests/spark/test_audit_broker.py)."""
+    """In `make drills`, Spark proves the same from the log alone (else
+    tests/spark/test_audit_broker.py)."""
     broker = make_broker()
     broker.start()
     drill = Drill(broker, SEED)
@@ -33,7 +33,7 @@ def test_nothing_acknowledged_is_lost(
     for _ in range(ROUNDS):
         drill.strike(lambda: strike_at(drill, victim))
     drill.judge()
-    if victim == "both" or (victim == "broker" and ROUNDS > 2):
+    if victim in ("both", "broker") and ROUNDS > 2:
         outcome = check_recovered(broker, request.getfixturevalue("spark"))
         assert all(node.start is not None and node.start.crashed for node in outcome.nodes)
         assert outcome.nodes[0].resumed, "no client came back"

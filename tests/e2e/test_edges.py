@@ -219,11 +219,18 @@ def test_a_hand_over_is_in_the_log_and_refused_where_it_cannot_be(nodes: Nodes, 
         refused = command(nats, "nodes", "move", wanted, "--cluster=c1", check=False)
         assert refused.returncode == 1
         assert refused.stderr == f"foldmq: {reason}\n"
-    with RawClient(second.port) as client:
-        client.connect("c")
+    with (
+        RawClient(first.port) as silent,
+        RawClient(first.port) as here,
+        RawClient(second.port) as there,
+    ):
+        assert here.connect("here").code == there.connect("there").code == 0
         strike_move(nodes, nats)
-        with pytest.raises((ConnectionClosedError, OSError)):
-            client.receive(TIMEOUT)
+        for client in (here, there):
+            with pytest.raises((ConnectionClosedError, OSError)):
+                client.receive(TIMEOUT)
+        # A client that has sent nothing yet notices nothing of the restart of its node.
+        assert silent.connect("silent").code == 0
     # Both accept clients: the previous leader continues to listen.
     for node in (first, second):
         with RawClient(node.port) as client:
@@ -233,20 +240,6 @@ def test_a_hand_over_is_in_the_log_and_refused_where_it_cannot_be(nodes: Nodes, 
     (stopped,) = logged(nats, "BrokerStopped")
     assert stopped["to"] == second.name
     assert [one["cause"] for one in logged(nats, "BrokerStarted")] == ["first", "stopped"]
-
-
-def test_a_silent_client_of_a_leader_that_hands_over_is_served(nodes: Nodes, nats: Nats) -> None:
-    """A client that has sent nothing yet notices nothing of the restart of its node."""
-    first = nodes.members[0]
-    with RawClient(first.port) as silent, RawClient(first.port) as connected:
-        assert connected.connect("c").code == 0
-        strike_move(nodes, nats)
-        with pytest.raises((ConnectionClosedError, OSError)):
-            connected.receive(TIMEOUT)
-        silent.send(packets.connect("silent"))
-        connack = silent.receive(TIMEOUT)
-        assert isinstance(connack, Connack)
-        assert connack.code == 0
 
 
 def test_a_client_that_connects_without_a_leader_waits_and_is_served(

@@ -290,7 +290,9 @@ def test_salvage_while_the_broker_runs(make_broker: Callable[..., Broker], tmp_p
 IMPATIENT = "commit_timeout = 2\nlog_format = 'json'\n"
 
 
-@pytest.mark.parametrize(("rounds", "processes"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("rounds", "processes"), [pytest.param(2, 1, marks=pytest.mark.long), (1, 2)]
+)
 def test_full_disk(
     make_broker: Callable[..., Broker], small_disk: Path, rounds: int, processes: int
 ) -> None:
@@ -525,13 +527,6 @@ def test_external_server_missing_at_the_end(
     )
 
 
-def test_missing_server(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker("", "--nats-url", f"nats://127.0.0.1:{free_port()}")
-    line = broker.refused(69)
-    assert line.startswith("cannot connect to NATS at nats://127.0.0.1:")
-    assert "connection refused" in line
-
-
 def test_server_with_a_small_maximum_payload(
     external: Nats, on_external: Callable[..., Broker]
 ) -> None:
@@ -581,7 +576,8 @@ def test_stream_deleted_while_the_broker_was_away(
     assert external.api("STREAM.NAMES")["streams"] == ["FOLDMQ_STATE_n1"], "no new log was begun"
 
 
-@pytest.mark.parametrize("method", ["PURGE", "DELETE"])
+# That an emptied log is noticed: tests/eventstore/log/test_jetstream_log.py.
+@pytest.mark.parametrize("method", [pytest.param("PURGE", marks=pytest.mark.long), "DELETE"])
 def test_stream_emptied_or_deleted_while_the_broker_runs(
     external: Nats, on_external: Callable[..., Broker], method: str
 ) -> None:

@@ -1,15 +1,13 @@
 """The index of a log in the hands of a user: the same answers with it and without."""
 
-import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from harness.broker import Broker
-from harness.fixtures import Clients
 
-from e2e.log_scenarios import play
+from e2e.log_scenarios import serving
 from e2e.tools import refused, run
 
 QUESTIONS = [
@@ -25,11 +23,7 @@ QUESTIONS = [
 
 @pytest.fixture
 def played(tmp_path: Path) -> Iterator[Broker]:
-    with (
-        Broker(tmp_path, config="ack_wait = 0\n", forked=True) as broker,
-        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
-    ):
-        play(clients)
+    with serving(tmp_path, config="ack_wait = 0\n") as (broker, _):
         yield broker
 
 

@@ -15,20 +15,14 @@ import pytest
 from harness.broker import Broker, environment, foldmq, free_port, nats_server
 from harness.fixtures import Clients
 
-from e2e.log_scenarios import events, play
+from e2e.log_scenarios import events, serving
 from e2e.mqtt5_peers import PahoPeer
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, flip, refused, run
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    # Two messages are never answered: on a slow machine they would be sent again meanwhile.
-    config = "max_queued_messages = 3\nack_wait = 0\n"
-    with (
-        Broker(tmp_path_factory.mktemp("tools"), config=config, forked=True) as broker,
-        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
-    ):
-        play(clients)
+    with serving(tmp_path_factory.mktemp("tools")) as (broker, _):
         yield broker
 
 

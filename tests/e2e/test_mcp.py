@@ -13,14 +13,13 @@ from typing import Any
 import httpx2
 import pytest
 from harness.broker import Broker, environment, foldmq, free_port
-from harness.fixtures import Clients
 from harness.waiting import TIMEOUT
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import TextContent
 
 from cli.mcp.tool_answers import MAX_BYTES, MAX_ROWS, harmless
-from e2e.log_scenarios import events, play
+from e2e.log_scenarios import events, serving
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
 
 Ask = Callable[..., Any]
@@ -29,12 +28,7 @@ MESSAGES = 120
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    config = "max_queued_messages = 3\nack_wait = 0\n"
-    with (
-        Broker(tmp_path_factory.mktemp("mcp"), config=config, forked=True) as broker,
-        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
-    ):
-        play(clients)
+    with serving(tmp_path_factory.mktemp("mcp")) as (broker, clients):
         counter = clients.connect("counter")
         for number in range(MESSAGES):
             counter.publish("count", b"%d" % number, 1)

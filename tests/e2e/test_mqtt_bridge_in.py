@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.drill import KILLS
 from harness.waiting import until
 
 from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, publish, subscribed
-from e2e.outbox_process import kill_outbox
+from e2e.outbox_process import strike
 from e2e.tools import run
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def test_messages_go_both_ways_once(
 
 
 @needs_mosquitto
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("victim", "version"),
     [
@@ -90,19 +91,12 @@ def test_qos_2_enters_once_over_kills(
     broker = make_broker(connection(mosquitto.port, "cmd/# in 2", more=more))
     broker.start()
     until(lambda: subscribed(broker), "the bridge", pause=0.5)
-    for round_number in range(3):
-        first = 1 + round_number * 100
+    sent = 100 * KILLS
+    for first in range(1, sent, 100):
         publish(mosquitto.port, range(first, first + 100), 2, "cmd/a")
-        if victim == "broker":
-            broker.kill()
-            broker.start()
-        elif victim == "outbox":
-            kill_outbox(broker)
-        else:
-            mosquitto.end(signal.SIGTERM)  # it writes its state to disk
-            mosquitto.start()
-    publish(mosquitto.port, range(301, 302), 2, "cmd/last")
-    until(lambda: len(entered(broker)) == 301, "all messages", pause=0.5)
+        strike(broker, victim, mosquitto.restart)
+    publish(mosquitto.port, range(sent + 1, sent + 2), 2, "cmd/last")
+    until(lambda: len(entered(broker)) == sent + 1, "all messages", pause=0.5)
     twice = {number for number, times in entered(broker).items() if times > 1}
     assert twice <= sent_after_release(mosquitto.log)
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from harness.broker import Broker
+from harness.drill import KILLS
 from harness.waiting import until
 
 from e2e.mqtt_bridges import Listener, connection, mosquitto, needs_mosquitto, publish
-from e2e.outbox_process import kill_outbox
+from e2e.outbox_process import strike
 from e2e.tools import run
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def test_messages_go_out_under_another_prefix(
 
 
 @needs_mosquitto
+@pytest.mark.drill
 @pytest.mark.parametrize(
     ("victim", "version"),
     [
@@ -73,26 +75,20 @@ def test_qos_2_arrives_once_over_kills(
     broker.start()
     listener = Listener(mosquitto.port, "sensors/#")
     arrived: list[int] = []
-    for round_number in range(4):
-        first = round_number * 100
+    sent = 100 * KILLS
+    for first in range(0, sent, 100):
         publish(broker.port, range(first, first + 100), 2)
         if victim == "peer":
             arrived += listener.numbers()
-            mosquitto.end(signal.SIGTERM)  # it writes its state to disk
-            mosquitto.start()
+            mosquitto.restart()
             listener = Listener(mosquitto.port, "sensors/#")
-            continue
-        if victim != "broker":
-            kill_outbox(broker)
-        if victim != "outbox":
-            broker.kill()
-            broker.start()
-    publish(broker.port, range(400, 401), 2)
-    until(lambda: 400 in listener.numbers(), "the last message")
+        strike(broker, victim)
+    publish(broker.port, range(sent, sent + 1), 2)
+    until(lambda: sent in listener.numbers(), "the last message")
     counted = Counter(arrived + listener.numbers())
     assert set(counted.values()) == {1}
     if victim != "peer":  # nobody listens while it is away
-        assert counted.keys() == set(range(401))
+        assert counted.keys() == set(range(sent + 1))
 
 
 @needs_mosquitto
@@ -163,6 +159,7 @@ def test_retained_messages_stay_retained(
     assert (message.payload, message.retain) == (b"7", True)
 
 
+@pytest.mark.drill
 def test_between_two_foldmq_over_kills_of_both(
     make_broker: Callable[..., Broker],
 ) -> None:
@@ -170,16 +167,16 @@ def test_between_two_foldmq_over_kills_of_both(
     peer.start()
     broker = make_broker(connection(peer.port, "sensors/# out 2"))
     broker.start()
-    for round_number in range(3):
-        first = round_number * 50
+    sent = 50 * KILLS
+    for first in range(0, sent, 50):
         publish(broker.port, range(first, first + 50), 2)
         peer.kill()
         peer.start()
         broker.kill()
         broker.start()
     listener = Listener(peer.port, "sensors/#")
-    publish(broker.port, range(150, 151), 2)
-    until(lambda: 150 in listener.numbers(), "the last message")
+    publish(broker.port, range(sent, sent + 1), 2)
+    until(lambda: sent in listener.numbers(), "the last message")
     where = ("--data-dir", str(peer.data_dir))
     published = Counter(
         message["packet_id"]
@@ -188,9 +185,10 @@ def test_between_two_foldmq_over_kills_of_both(
         for message in event["messages"]
         if "packet_id" in message  # the state of the connection is sent at QoS 0
     )
-    assert published == Counter(range(2, 153))  # the packet identifier follows the number
+    assert published == Counter(range(2, sent + 3))  # the packet identifier follows the number
 
 
+@pytest.mark.drill
 def test_qos_1_arrives_once_between_two_foldmq_whatever_becomes_of_the_session(
     make_broker: Callable[..., Broker],
 ) -> None:
@@ -199,17 +197,13 @@ def test_qos_1_arrives_once_between_two_foldmq_whatever_becomes_of_the_session(
     broker = make_broker(connection(peer.port, "sensors/# out 1", more="cleansession = true\n"))
     broker.start()
     listener = Listener(peer.port, "sensors/#")
-    for round_number in range(4):
-        first = round_number * 50
+    sent = 50 * KILLS
+    for first in range(0, sent, 50):
         publish(broker.port, range(first, first + 50), 1)
-        if round_number % 2:
-            kill_outbox(broker)
-        else:
-            broker.kill()
-            broker.start()
-    publish(broker.port, range(200, 201), 1)
-    until(lambda: 200 in listener.numbers(), "the last message")
-    assert Counter(listener.numbers()) == Counter(range(201))
+        strike(broker, "outbox" if first % 100 else "broker")
+    publish(broker.port, range(sent, sent + 1), 1)
+    until(lambda: sent in listener.numbers(), "the last message")
+    assert Counter(listener.numbers()) == Counter(range(sent + 1))
     # The other log tells where a message comes from, and the command there what became of it.
     where = ("--topic", "sensors/a", "--last", "1", "--data-dir", str(peer.data_dir))
     origin = run("why", *where, "--json").objects[0]["origin"]

@@ -1,6 +1,5 @@
 """The commands that change a running broker: confirmation, the recorded operator, the effect."""
 
-import contextlib
 import os
 import pwd
 import re
@@ -14,6 +13,7 @@ from harness.fixtures import Clients
 from harness.packets import Will
 from harness.waiting import until
 
+from e2e.log_scenarios import serving
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, Ran, refused, run
 
@@ -71,11 +71,8 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("changes")
     args = ("--metrics", "off", "--web", "off")
-    with (
-        Broker(directory, config="ack_wait = 0\n", args=args, forked=True) as broker,
-        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
-    ):
-        yield Place(broker, clients)
+    with serving(directory, *args, play=lambda _: None, config="ack_wait = 0\n") as made:
+        yield Place(*made)
 
 
 def test_nothing_is_done_unless_it_is_confirmed(place: Place) -> None:

@@ -16,6 +16,7 @@ from harness.packets import Pubrec, Pubrel, Will
 from harness.waiting import until
 
 from cli.common import text
+from e2e.log_scenarios import serving
 from e2e.terminal import Terminal
 from e2e.tools import HOSTILE_ID, HOSTILE_TOPIC, refused, run
 
@@ -61,14 +62,11 @@ def play(clients: Clients) -> None:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    directory = tmp_path_factory.mktemp("operator")
-    with (
-        Broker(
-            directory, args=QUIET, config="session_expiry = '7d'\nack_wait = '1h'\n", forked=True
-        ) as broker,
-        contextlib.closing(Clients("127.0.0.1", broker.port)) as clients,
-    ):
-        play(clients)
+    directory, config = (
+        tmp_path_factory.mktemp("operator"),
+        "session_expiry = '7d'\nack_wait = '1h'\n",
+    )
+    with serving(directory, *QUIET, play=play, config=config) as (broker, _):
         # A second later the actors of those that left end: lists stay the same from then on.
         until(lambda: _offline_are_frozen(broker), "sessions without an actor")
         yield broker

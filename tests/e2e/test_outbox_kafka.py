@@ -7,7 +7,7 @@ from harness.broker import Broker
 from harness.kafka import Kafka
 from harness.waiting import until
 
-from e2e.outbox_process import kill_outbox, outbox_of
+from e2e.outbox_process import VICTIMS, outbox_of, strike
 from e2e.test_outbox_http import publish
 from e2e.tools import run
 
@@ -63,15 +63,7 @@ def test_messages_are_in_order_of_their_topics(
     broker.stop()
 
 
-@pytest.mark.parametrize(
-    "victim",
-    [
-        pytest.param("broker", marks=pytest.mark.long),
-        pytest.param("outbox", marks=pytest.mark.long),
-        "everything",
-        "cluster",
-    ],
-)
+@pytest.mark.parametrize("victim", [*VICTIMS, "cluster"])
 def test_nothing_is_lost_after_a_kill(
     make_broker: Callable[..., Broker], cluster: Kafka, victim: str
 ) -> None:
@@ -79,16 +71,7 @@ def test_nothing_is_lost_after_a_kill(
     broker.start()
     publish_many(broker, range(10))
     until(lambda: outbox_of(broker), "the outbox")
-    if victim == "outbox":
-        kill_outbox(broker)
-    elif victim == "broker":
-        broker.kill()
-    elif victim == "everything":
-        broker.kill_all()
-    else:
-        cluster.stop()
-    if victim in ("broker", "everything"):
-        broker.start()
+    strike(broker, victim, cluster.stop)
     publish_many(broker, range(10, 20))
     if victim == "cluster":
         where = ("--data-dir", str(broker.data_dir))

@@ -10,7 +10,7 @@ from harness.rawclient import RawClient
 from harness.waiting import until
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from e2e.outbox_process import kill_outbox
+from e2e.outbox_process import VICTIMS, strike
 from e2e.test_outbox_http import publish
 from e2e.tools import run
 
@@ -89,15 +89,7 @@ def test_a_message_from_publisher_to_receivers(
     broker.stop()
 
 
-@pytest.mark.parametrize(
-    "victim",
-    [
-        pytest.param("outbox", marks=pytest.mark.long),
-        pytest.param("broker", marks=pytest.mark.long),
-        "everything",
-        "collector",
-    ],
-)
+@pytest.mark.parametrize("victim", [*VICTIMS, "collector"])
 def test_after_a_kill_there_is_every_span_and_those_that_come_twice_are_equal(
     make_broker: Callable[..., Broker], collector: Collector, victim: str
 ) -> None:
@@ -109,16 +101,7 @@ def test_after_a_kill_there_is_every_span_and_those_that_come_twice_are_equal(
         client.disconnect()
     publish(broker, *range(10))  # they wait for the session, so the cursor does, too
     until(lambda: len(of(collector.spans, "publish")) == 10, "the first messages")
-    if victim == "outbox":
-        kill_outbox(broker)
-    elif victim == "broker":
-        broker.kill()
-    elif victim == "everything":
-        broker.kill_all()
-    else:
-        collector.stop()
-    if victim in ("broker", "everything"):
-        broker.start()
+    strike(broker, victim, collector.stop)
     publish(broker, *range(10, 20))
     if victim == "collector":
         collector.start()

@@ -6,12 +6,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from harness.drill import KILLS
 from harness.packets import Publish
 from harness.postgres import POSTGRES, Postgres, row_values
 from harness.rawclient import RawClient
 from harness.waiting import until
 
-from e2e.outbox_process import kill_outbox
+from e2e.outbox_process import VICTIMS, strike
 from e2e.test_outbox_http import publish
 from e2e.tools import run
 
@@ -70,33 +71,17 @@ def test_the_columns(make_broker: Callable[..., Broker], database: Postgres, tab
     broker.stop()
 
 
-@pytest.mark.parametrize(
-    "victim",
-    [
-        pytest.param("broker", marks=pytest.mark.long),
-        pytest.param("outbox", marks=pytest.mark.long),
-        "everything",
-        "database",
-        "connection",
-    ],
-)
+@pytest.mark.drill
+@pytest.mark.parametrize("victim", [*VICTIMS, "database", "connection"])
 def test_each_message_is_there_once_after_kills(
     make_broker: Callable[..., Broker], database: Postgres, table: str, victim: str
 ) -> None:
     broker = make_broker(table)
     broker.start()
     sent = 0
-    for turn in range(3):
-        publish(broker, *range(sent, sent + 40))
-        sent += 40
-        time.sleep(0.05 * turn)  # other steps are under way at each kill
-        if victim == "outbox":
-            kill_outbox(broker)
-        elif victim == "broker":
-            broker.kill()
-        elif victim == "everything":
-            broker.kill_all()
-        elif victim == "database":
+
+    def strike_database() -> None:
+        if victim == "database":
             database.kill()
             database.start()
         else:
@@ -104,8 +89,12 @@ def test_each_message_is_there_once_after_kills(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                 "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
             )
-        if victim in ("broker", "everything"):
-            broker.start()
+
+    for turn in range(KILLS):
+        publish(broker, *range(sent, sent + 40))
+        sent += 40
+        time.sleep(0.05 * turn)  # other steps are under way at each kill
+        strike(broker, victim, strike_database)
     expected = [str(number) for number in range(sent)]
     until(lambda: {*payloads(database)} == {*expected}, "all messages", pause=0.2)
     assert payloads(database) == expected

@@ -11,7 +11,7 @@ import pytest
 from harness.broker import Broker, alive, children_of
 from harness.waiting import until
 
-from e2e.outbox_process import kill_outbox, outbox_of
+from e2e.outbox_process import VICTIMS, outbox_of, strike
 from e2e.test_outbox_http import publish
 from e2e.tools import run
 
@@ -55,15 +55,7 @@ def example(tmp_path: Path) -> Example:
     return Example(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "victim",
-    [
-        "sink",
-        pytest.param("outbox", marks=pytest.mark.long),
-        pytest.param("broker", marks=pytest.mark.long),
-        "everything",
-    ],
-)
+@pytest.mark.parametrize("victim", [*VICTIMS, "sink"])
 def test_the_example_gets_everything_after_a_kill(
     make_broker: Callable[..., Broker], example: Example, victim: str
 ) -> None:
@@ -72,16 +64,7 @@ def test_the_example_gets_everything_after_a_kill(
     publish(broker, *range(10))
     until(lambda: example.payloads, "the first message")
     process = sink_of(broker)
-    if victim == "sink":
-        os.kill(process, signal.SIGKILL)
-    elif victim == "outbox":
-        kill_outbox(broker)
-    elif victim == "broker":
-        broker.kill()
-    else:
-        broker.kill_all()
-    if victim in ("broker", "everything"):
-        broker.start()
+    strike(broker, victim, lambda: os.kill(process, signal.SIGKILL))
     publish(broker, *range(10, 20))
     until(lambda: len(example.payloads) == 20, "all messages")
     assert example.payloads == [*range(20)]

@@ -260,7 +260,8 @@ def test_the_bridge_follows_the_leaders(steady: Partitioned) -> None:
 
         def record(payload: bytes) -> bool:
             with contextlib.suppress(Error):  # without a leader there is no answer
-                said = visitor.recorded(f"{topic}.in", payload, Nats_Msg_Id=payload.decode())
+                mark = payload.decode()
+                said = visitor.recorded(f"{topic}.in", payload, timeout=2, Nats_Msg_Id=mark)
                 return bool(said["stream"] == "FOLDMQ_LOG_c1-p0")
             return False
 

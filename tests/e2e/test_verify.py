@@ -15,7 +15,7 @@ import nats.errors
 import pytest
 from harness import packets as p
 from harness.broker import Broker
-from harness.drill import Drill
+from harness.drill import ROUNDS, Drill
 from harness.fixtures import Clients
 from harness.nats import PASSWORD, USER, Nats
 from harness.waiting import until
@@ -106,6 +106,7 @@ def is_written(data: tuple[str, ...], sessions: int) -> bool:
 # -------------------------------------------------------------------------------- equal
 
 
+@pytest.mark.drill
 def test_equal_under_load_and_after_kill(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
     broker.start()
@@ -113,7 +114,7 @@ def test_equal_under_load_and_after_kill(make_broker: Callable[..., Broker]) -> 
     drill = Drill(broker, 77)
     drill.start()
     try:
-        for _ in range(2):
+        for _ in range(min(2, ROUNDS)):
             time.sleep(1)
             assert verified(*data)["broker"]["sessions"] > 5
             drill.strike(lambda: broker.restart(kill=True))

@@ -20,6 +20,7 @@ from harness.fixtures import Clients
 from harness.packets import Will
 from harness.waiting import TIMEOUT, until
 
+from e2e.log_scenarios import serving
 from e2e.tools import HOSTILE_ID, HOSTILE_PAYLOAD, HOSTILE_TOPIC, run
 from e2e.webclient import Page, served, web
 
@@ -60,16 +61,8 @@ def play(clients: Clients) -> None:
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    broker = Broker(tmp_path_factory.mktemp("web"), args=ON, forked=True)
-    broker.start()
-    clients = Clients("127.0.0.1", broker.port)
-    try:
-        play(clients)
+    with serving(tmp_path_factory.mktemp("web"), *ON, play=play, config="") as (broker, _):
         yield broker
-        clients.close()
-        broker.stop()
-    finally:
-        broker.clean_up()
 
 
 @pytest.fixture

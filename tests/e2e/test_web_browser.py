@@ -12,6 +12,7 @@ from harness.chromium import CUT, chromium, needs_chromium
 from harness.fixtures import Clients
 from harness.waiting import until
 
+from e2e.log_scenarios import serving
 from e2e.webclient import Page as Visitor
 from e2e.webclient import served, web
 
@@ -43,16 +44,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    made = Broker(tmp_path_factory.mktemp("browser"), args=("--web", "127.0.0.1:0"), forked=True)
-    made.start()
-    clients = Clients("127.0.0.1", made.port)
-    try:
-        play(clients)
+    directory = tmp_path_factory.mktemp("browser")
+    with serving(directory, "--web", "127.0.0.1:0", play=play, config="") as (made, _):
         yield made
-        clients.close()
-        made.stop()
-    finally:
-        made.clean_up()
 
 
 def play(clients: Clients) -> None:

@@ -22,6 +22,8 @@ from harness.waiting import until
 
 ROUNDS = int(os.environ.get("FOLDMQ_DRILL_ROUNDS", "1"))
 """Strikes per drill."""
+KILLS = min(4, ROUNDS + 1)
+"""Kills per test whose kills are one after the other, at places of its own."""
 PAUSE = 0.008 if ROUNDS > 2 else 0.02
 """Seconds between two messages of a publisher: the fault matters more than the load."""
 FEW = max(1, ROUNDS // 2)

@@ -69,6 +69,11 @@ class Mosquitto:
         if self._process is not None:
             self._process.send_signal(number)
 
+    def restart(self) -> None:
+        """End in good order, with the state on disk, and start again."""
+        self.end()
+        self.start()
+
     def end(self, how: int = signal.SIGTERM) -> None:
         """End it with a signal."""
         if self._process is not None:

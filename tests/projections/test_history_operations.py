@@ -12,6 +12,7 @@ from indexedlogs import as_log
 
 from cli.web.api.message_answers import HistoryParams, LastParams, history, last
 from cli.web.api.operation import Call, Item, StreamMark
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import UsageError
 from eventstore.reading.log_source import LogSource
 
@@ -41,6 +42,8 @@ class Link:
     @contextlib.asynccontextmanager
     async def log(self, name: str) -> AsyncIterator[LogSource]:
         yield as_log(self.held[name])
+
+    sources = WebLogClient.sources
 
 
 def call_of(link: Link, start: str | None = None) -> Call:

@@ -134,7 +134,7 @@ async def all_pages_of_logs(
     for _ in range(4 * sum(fake.last for fake in fakes.values()) + 400):
         page = await find_in_logs(
             sources,
-            dict.fromkeys(fakes, Selection()),
+            Selection(),
             count,
             after,
             backwards=backwards,
@@ -181,7 +181,7 @@ async def page_of_logs(
     backwards: bool = False,
 ) -> MergedLogPage:
     sources = {name: as_source(fake) for name, fake in fakes.items()}
-    selection = dict.fromkeys(fakes, wanted or Selection())
+    selection = wanted or Selection()
     found = find_in_logs(sources, selection, count, after, backwards=backwards, payload=False)
     return await found
 

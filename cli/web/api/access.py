@@ -50,13 +50,13 @@ class ApiAccess:
 
     async def grant(self, request: web.Request) -> Grant:
         """Return the permissions of a request; raises Unauthorized and Forbidden."""
-        given = request.headers.get("Authorization")
-        if given is None:
+        header = request.headers.get("Authorization")
+        if header is None:
             return self._of_browser(request)
         address = request.remote or ""
-        if given[: len(_SCHEME)].lower() != _SCHEME:
+        if header[: len(_SCHEME)].lower() != _SCHEME:
             raise Unauthorized("Authorization must be: Bearer TOKEN")
-        token = given[len(_SCHEME) :].strip()
+        token = header[len(_SCHEME) :].strip()
         grant = self._tokens.of_token(token)
         if self._users is not None and self._users.is_token(token):
             grant = await self._users.grant(token, address)

@@ -81,8 +81,8 @@ class RequestBounds:
                 finally:
                     self._dear.release()
         except TimeoutError:
-            said = f"the answer takes more than {math.ceil(DEAR_SECONDS)} s: ask for less"
-            raise TooDear(said, command=command) from None
+            sentence = f"the answer takes more than {math.ceil(DEAR_SECONDS)} s: ask for less"
+            raise TooDear(sentence, command=command) from None
 
     async def in_turns(
         self, entries: AsyncIterator[Item | StreamMark]

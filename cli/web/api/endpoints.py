@@ -222,8 +222,9 @@ class ApiEndpoints:
         missing: dict[str, list[Any]] = {}
         more, size = False, 0
         try:
-            async with self._slot(operation, snapshot), _entries(operation, call, params) as found:
-                async for entry in found:
+            source = _entries(operation, call, params)
+            async with self._slot(operation, snapshot), source as entries:
+                async for entry in entries:
                     if not isinstance(entry, Item):
                         _note(missing, entry, late=call.start is not None or bool(items))
                         continue
@@ -268,12 +269,12 @@ class ApiEndpoints:
         grant: Grant,
     ) -> web.StreamResponse:
         """Send a list as a stream."""
-        last = request.headers.get("Last-Event-ID")
-        if last and operation.may_follow:
-            call = replace(call, start=last)
+        resumed_at = request.headers.get("Last-Event-ID")
+        if resumed_at and operation.may_follow:
+            call = replace(call, start=resumed_at)
         with self._bounds.stream(grant.mark):
-            async with _entries(operation, call, snapshot.params) as found:
-                first = asyncio.ensure_future(anext(found, None))
+            async with _entries(operation, call, snapshot.params) as source:
+                first = asyncio.ensure_future(anext(source, None))
                 try:
                     async with self._slot(operation, snapshot):
                         await asyncio.wait({first}, timeout=_FIRST_SECONDS)
@@ -288,11 +289,11 @@ class ApiEndpoints:
                     await response.prepare(request)
                     if request.method == "HEAD":
                         return response
-                    entries = self._while_valid(grant, _after(first, found))
+                    entries = self._while_valid(grant, _after(first, source))
                     if operation.cost is Cost.DEAR or snapshot.tag:
                         entries = self._bounds.in_turns(entries)
-                    left = self._access.seconds_left(grant)
-                    await send_stream(request, response, entries, self._details, left)
+                    remaining_seconds = self._access.seconds_left(grant)
+                    await send_stream(request, response, entries, self._details, remaining_seconds)
                 finally:
                     first.cancel()
                     with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -327,12 +328,12 @@ def _note(missing: dict[str, list[Any]], mark: StreamMark, *, late: bool) -> Non
 
 
 async def _after(
-    first: asyncio.Future[Item | StreamMark | None], rest: AsyncIterator[Item | StreamMark]
+    first: asyncio.Future[Item | StreamMark | None], following: AsyncIterator[Item | StreamMark]
 ) -> AsyncIterator[Item | StreamMark]:
     entry = await first
     if entry is not None:
         yield entry
-        async for each in rest:
+        async for each in following:
             yield each
 
 
@@ -355,8 +356,9 @@ def sentence(error: FoldmqError) -> str:
     """Return the message of an error; what are flags of commands are parameters here."""
     message = str(error)
     if isinstance(error, UsageError):
-        about, command, rest = message.partition("foldmq ")  # the flags of a command are its own
-        message = _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), about) + command + rest
+        about, *command = message.partition("foldmq ")  # the flags of a command are its own
+        about = _FLAG.sub(lambda flag: _PARAMETERS.get(flag[1], flag[1]), about)
+        message = "".join([about, *command])
     return completed(message)
 
 
@@ -373,9 +375,9 @@ def accepted(header: str, offered: Sequence[str]) -> str:
             if field.startswith("q="):
                 with contextlib.suppress(ValueError):
                     weight = float(field[2:])
-        found = next((one for one in offered if _covers(kind, one)), None)
-        if found is not None and weight > quality:
-            best, quality = found, weight
+        match = next((form for form in offered if _covers(kind, form)), None)
+        if match is not None and weight > quality:
+            best, quality = match, weight
     if not best:
         raise NotAcceptable(f"the answer exists as {', '.join(offered)}")
     return best
@@ -387,18 +389,20 @@ def _covers(kind: str, offered: str) -> bool:
 
 def _given(request: web.Request, operation: Operation) -> dict[str, Any]:
     """Return the parameters of a request by name; raises UsageError for a repeated one."""
-    given: dict[str, Any] = {name: request.match_info[name] for name in operation.path_params}
+    values_by_name: dict[str, Any] = {
+        name: request.match_info[name] for name in operation.path_params
+    }
     for name in dict.fromkeys(request.query):
         values = request.query.getall(name)
-        if name in given:
+        if name in values_by_name:
             raise UsageError(f"{name}: is part of the path")
         if name in _REPEATED:
-            given[name] = values
+            values_by_name[name] = values
         elif len(values) > 1:
             raise UsageError(f"{name}: is given {len(values)} times")
         else:
-            given[name] = values[0]
-    return given
+            values_by_name[name] = values[0]
+    return values_by_name
 
 
 def _describe(

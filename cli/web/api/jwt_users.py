@@ -8,20 +8,20 @@ a user may read is asked for each message, so that a change also concerns stream
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from actors.access.credentials import AuthResult, Credentials
-from actors.access.jwt_tokens import Tokens
-from actors.access.rules import Permissions
-from cli.settings.settings import Settings
 from cli.web.api.access import JWT_PREFIX
 from cli.web.api.problem_types import Unauthorized
-from cli.web.tokens import Grant, Role
+from cli.web.tokens import Grant, Role, file_state
+
+if TYPE_CHECKING:
+    from actors.access.jwt_tokens import Tokens
+    from actors.access.rules import Permissions
+    from cli.settings.settings import Settings
 
 OPERATIONS: Final = frozenset({"history", "last", "message"})
 """What they may do."""
@@ -74,12 +74,8 @@ class JwtUsers:
         """Read the files again if they have changed."""
         if time.monotonic() < self._look_at:
             return
-        states: list[object] = []
-        for file in self._files:
-            with contextlib.suppress(OSError):  # reading it says what is wrong
-                state = file.stat()
-                states.append((state.st_mtime_ns, state.st_size, state.st_ino))
-        if states != self._read or len(states) < len(self._files):
+        states = [file_state(file) for file in self._files]
+        if states != self._read:
             # Only this setting needs these modules.
             from cli.settings.access_files import make_permissions, make_tokens
 
@@ -106,6 +102,8 @@ class JwtUsers:
         self._read_files()
         if self._tokens is None:
             return None
+        from actors.access.credentials import AuthResult, Credentials
+
         verdict = await self._tokens.check(Credentials(None, token.encode(), address=address))
         if verdict.result != AuthResult.ACCEPTED or verdict.user is None:
             return None

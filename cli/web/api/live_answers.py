@@ -15,12 +15,12 @@ from cli.commands.status import added_up, ask_statuses, status_object
 from cli.common import text
 from cli.logs.log_brokers import LogBrokers, unsure_notes
 from cli.logs.topic_flags import check_filter, check_topic
+from cli.web.api.live_lists import row_number
 from cli.web.api.operation import Call, Item, StreamMark, unsure_mark
 from cli.web.api.parameters import ListParams, Moment, Name, Params
 from eventstore.errors import UsageError
 from projections.views.vocabulary import json_object, plain
 
-_LONGEST_NUMBER = 18
 _ITEMS = 100
 """Maximum items of each list of a session."""
 _SUMMARY = ("connections", "sessions", "census", "messages", "dropped", "retained", "process")
@@ -92,12 +92,12 @@ async def _unsure(call: Call, log: str | None) -> list[str]:
 
 async def sessions(call: Call, params: SessionsParams) -> AsyncIterator[Item | StreamMark]:
     """Yield the sessions that match."""
-    wanted = session_selection(params.match, params.connected, params.offline_for)
+    selection = session_selection(params.match, params.connected, params.offline_for)
     for mark in unsure_mark(await _unsure(call, params.log)):
         yield mark
     if call.link.names and params.match is None:
-        wanted["without_logs"] = True
-    parts = call.lists.parts("sessions", wanted, call.start, params.log, of_all=True)
+        selection["without_logs"] = True
+    parts = call.lists.parts("sessions", selection, call.start, params.log, of_all=True)
     async for part in parts:
         for row, place in part:
             yield Item(row_object(row), place)
@@ -155,8 +155,8 @@ async def live_retained(call: Call, params: RetainedParams) -> AsyncIterator[Ite
     brokers = await brokers_of(call, params.log)
     for mark in unsure_mark(await _unsure(call, params.log)):
         yield mark
-    wanted = {"filter": params.filter, "not_permitted": False}
-    async for part in call.lists.parts("retained", wanted, call.start, params.log):
+    selection = {"filter": params.filter, "not_permitted": False}
+    async for part in call.lists.parts("retained", selection, call.start, params.log):
         rows = [row for row, _ in part]
         for broker in brokers.present:
             own = [row for row in rows if row.get("log", "") in ("", broker.node)]
@@ -175,19 +175,18 @@ async def one_retained(call: Call, params: TopicParams) -> dict[str, Any]:
     """Return a retained message; its payload only to callers who may see it."""
     check_topic(params.topic)
     brokers = await brokers_of(call, params.log)
-    found, payload = await retained_message(brokers, params.topic)
-    shown = {**found, **text.payload_field(payload)} if call.payloads else found
+    message, payload = await retained_message(brokers, params.topic)
+    shown = {**message, **text.payload_field(payload)} if call.payloads else message
     return with_unsure(shown, await _unsure(call, params.log))
 
 
 def numbered(call: Call, rows: Any) -> Any:
     """Yield the rows of a list that is computed again for each page, behind the last one given."""
-    start = call.start or "0"
-    if not (len(start) <= _LONGEST_NUMBER and start.isascii() and start.isdigit()):
+    behind = row_number(call.start or "0")
+    if behind is None:
         raise UsageError("next: is not that of the page before, of the same list")
-    done = int(start)
     for number, row in enumerate(rows, 1):
-        if number > done:
+        if number > behind:
             yield Item(row, str(number))
 
 
@@ -196,13 +195,13 @@ def row_object(row: dict[str, Any]) -> dict[str, Any]:
     return as_object({key: value for key, value in row.items() if key != "log" or value})
 
 
-def with_unsure(found: dict[str, Any], notes: list[str]) -> dict[str, Any]:
+def with_unsure(answer: dict[str, Any], notes: list[str]) -> dict[str, Any]:
     """Return an answer with what is not certain of it, because records were lost."""
-    return {**found, "unsure": notes} if notes else found
+    return {**answer, "unsure": notes} if notes else answer
 
 
-def as_object(found: object) -> dict[str, Any]:
+def as_object(view: object) -> dict[str, Any]:
     """Return a view as a JSON object."""
-    shown = json_object(found)
+    shown = json_object(view)
     assert isinstance(shown, dict)  # noqa: S101 - every view is an object
     return shown

@@ -82,14 +82,14 @@ class HistoryParams(RangeParams):
     ] = False
 
 
-def _moment(name: str, given: str | None, words: frozenset[str] = frozenset()) -> Moment | None:
-    if given is None:
+def _moment(name: str, text: str | None, words: frozenset[str] = frozenset()) -> Moment | None:
+    if text is None:
         return None
     now_ms = round(time.time() * 1000)
-    if given == "now" and not words:
+    if text == "now" and not words:
         return Moment(time_ms=now_ms)
     try:
-        return parse_moment(given, now_ms, words=words)
+        return parse_moment(text, now_ms, words=words)
     except BadMoment as error:
         raise UsageError(f"{name}: {error}") from None
 
@@ -126,8 +126,8 @@ async def history(call: Call, params: HistoryParams) -> AsyncIterator[Item | Str
             for item in await _last_items(call, params, logs, part, lasts):
                 yield item
         if start is not None:
-            part, gone = _after(logs, part, start)
-            for log in gone:
+            part, cut_logs = _after(logs, part, start)
+            for log in cut_logs:
                 yield gap(log, logs[log].begin)
         shown = _MessageItems(call, part)
         if lasts is None or params.follow:
@@ -164,8 +164,8 @@ class _LastPlace(NamedTuple):
     @classmethod
     def of(cls, place: str) -> "_LastPlace | None":
         """Return the place that a text names; None if it is one behind these messages."""
-        word, _, rest = place.partition(",")
-        topic, _, end = rest.partition(",")
+        word, _, remainder = place.partition(",")
+        topic, _, end = remainder.partition(",")
         return cls(unquote(topic), end) if word == LAST else None
 
     def __str__(self) -> str:
@@ -196,8 +196,8 @@ def _positions(place: str, logs: Logs) -> dict[str, Position]:
 def _after(logs: Logs, part: HistoryRange, place: str) -> tuple[HistoryRange, list[str]]:
     """Return what comes after a place, and the logs that no longer have its beginning."""
     after = _positions(place, logs)
-    gone = [log for log, at in after.items() if max(1, sequence_of(at + 1)) < logs[log].begin]
-    return part.after(after), gone
+    cut_logs = [log for log, at in after.items() if max(1, sequence_of(at + 1)) < logs[log].begin]
+    return part.after(after), cut_logs
 
 
 def _lasts(logs: Logs) -> dict[str, int]:

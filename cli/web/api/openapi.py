@@ -59,8 +59,8 @@ def openapi_document(operations: Iterable[Operation]) -> dict[str, Any]:
     models: list[tuple[type[BaseModel], Literal["serialization", "validation"]]] = []
     models += [(view, "serialization") for view in views]
     models += [(body, "validation") for body in bodies]
-    _, found = models_json_schema(models, ref_template=_REF)
-    schemas = {name: _plain(one) for name, one in found["$defs"].items()} | {
+    _, definitions = models_json_schema(models, ref_template=_REF)
+    schemas = {name: _plain(definition) for name, definition in definitions["$defs"].items()} | {
         "Problem": _PROBLEM_SCHEMA
     }
     paths: dict[str, dict[str, Any]] = {}
@@ -86,7 +86,11 @@ def _operation(operation: Operation) -> dict[str, Any]:
         content["application/json"] = {"schema": _page(answer)}
         content[_NDJSON] = {"schema": {"type": "string"}}
         content["text/event-stream"] = {"schema": {"type": "string"}}
-    done: dict[str, Any] = {"description": "The answer", "headers": _POSITION, "content": content}
+    answered: dict[str, Any] = {
+        "description": "The answer",
+        "headers": _POSITION,
+        "content": content,
+    }
     about = [operation.doc, f"The command: {operation.command}."]
     if operation.cost is Cost.DEAR:
         about.append("It may read much of the log: few such requests run at the same time.")
@@ -98,7 +102,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "parameters": list(_parameters(operation)),
     }
     if operation.body is None:
-        responses = {"200": done}
+        responses = {"200": answered}
         if operation.moments:
             responses["304"] = {"description": "The answer is the one with the tag given"}
     else:
@@ -106,7 +110,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         described["requestBody"] = _body(operation.body)
         receipts = {"description": "Receipts", "content": {_NDJSON: {"schema": {"type": "string"}}}}
         accepted = {"description": "Passed on, not recorded", "content": content}
-        responses = {"201": done, "200": receipts, "202": accepted}
+        responses = {"201": answered, "200": receipts, "202": accepted}
     statuses = {kind.status for kind in BY_NAME.values()}
     statuses -= _OF_BODIES if operation.body is None else _OF_READING
     problems = {str(status): _PROBLEM for status in sorted(statuses)}
@@ -169,14 +173,14 @@ def _parameters(operation: Operation) -> Iterable[dict[str, Any]]:
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """Return a schema without generated titles; parameters are left out, not null."""
-    found = {key: value for key, value in schema.items() if key != "title"}
-    kinds = [one for one in found.get("anyOf", ()) if one != {"type": "null"}]
-    if found.get("default", "") is None and len(kinds) == 1:
-        del found["anyOf"], found["default"]
-        found = {**_plain(kinds[0]), **found}
-    if "properties" in found:
-        found["properties"] = {
+    plain = {key: value for key, value in schema.items() if key != "title"}
+    kinds = [option for option in plain.get("anyOf", ()) if option != {"type": "null"}]
+    if plain.get("default", "") is None and len(kinds) == 1:
+        del plain["anyOf"], plain["default"]
+        plain = {**_plain(kinds[0]), **plain}
+    if "properties" in plain:
+        plain["properties"] = {
             name: {key: value for key, value in own.items() if key != "title"}
-            for name, own in found["properties"].items()
+            for name, own in plain["properties"].items()
         }
-    return found
+    return plain

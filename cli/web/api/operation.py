@@ -106,21 +106,17 @@ class Operation:
 @contextlib.asynccontextmanager
 async def open_sources(call: Call, log: str | None = None) -> AsyncIterator[Logs]:
     """Open the logs, or one of them, which then has no name; raises as ``WebLogClient.log``."""
-    names = await call.link.logs()
-    async with contextlib.AsyncExitStack() as stack:
-        if log:
-            logs = Logs([""])
-            logs[""] = await stack.enter_async_context(call.link.log(log))
-        else:
-            logs = Logs(names)
-            for name in names:
-                logs[name] = await stack.enter_async_context(call.link.log(name))
+    async with call.link.sources(log or "") as named:
+        logs = Logs([""] if log else named)
+        logs.update(zip(logs.names, named.values(), strict=True))
         yield logs
 
 
 def positions_text(lasts: Mapping[str, int]) -> str:
     """Return the last records of logs as text: ``12``, or ``p0:12,p1:7``."""
-    return ",".join(f"{log}:{last}" if log else str(last) for log, last in lasts.items())
+    return ",".join(
+        f"{log}:{sequence}" if log else str(sequence) for log, sequence in lasts.items()
+    )
 
 
 def refusal(role: Role, needed: Role, *, changes: bool) -> str:

@@ -70,20 +70,20 @@ class ListParams(Params):
     ] = None
 
 
-def read_params(kind: type[Params], given: Mapping[str, Any]) -> Params:
+def read_params(kind: type[Params], values: Mapping[str, Any]) -> Params:
     """Return the parameters of a request; raises UsageError that names the first invalid one."""
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the request"
-        said = first["msg"][:1].lower() + first["msg"][1:]
-        raise UsageError(f"{escaped(where, 80)}: {escaped(said, 300)}") from None
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        raise UsageError(f"{escaped(where, 80)}: {escaped(message, 300)}") from None
 
 
-def moment(given: str) -> PointSpec:
+def moment(source: str) -> PointSpec:
     """Parse a moment; raises UsageError with the expected forms."""
-    text = given.strip()
+    text = source.strip()
     now_ms = time.time() * 1000
     if text == "now":
         return PointSpec(text, time_ms=round(now_ms))
@@ -97,10 +97,10 @@ def moment(given: str) -> PointSpec:
             span = None
         if isinstance(span, float):
             return PointSpec(text, time_ms=round(now_ms - span * 1000))
-    found = parse(text, UTC)
-    if found is None:
+    point = parse(text, UTC)
+    if point is None:
         raise UsageError(
-            f'not a moment: "{escaped(given, 80)}"; expected a position such as 12 or 12.3, a time '
-            "such as 2026-11-20T12:49:10Z or @1764408600, an age such as 10m, or now"
+            f'not a moment: "{escaped(source, 80)}"; expected a position such as 12 or 12.3, a '
+            "time such as 2026-11-20T12:49:10Z or @1764408600, an age such as 10m, or now"
         )
-    return found
+    return point

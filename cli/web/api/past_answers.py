@@ -198,12 +198,10 @@ class StoryParams(ListParams):
     client: Annotated[Name | None, Field(description="The receiver to explain.")] = None
 
 
-async def story(call: Call, params: StoryParams) -> AsyncIterator[Item]:
+def story(call: Call, params: StoryParams) -> AsyncIterator[Item]:
     """Yield the history of a message, in each log that has it."""
     place = position_of_message(params.position)
-    wanted = WantedMessages(None, params.client, 1, place)
-    async for item in _stories(call, params.log, wanted):
-        yield item
+    return _stories(call, params.log, WantedMessages(None, params.client, 1, place))
 
 
 class WhyParams(ListParams):
@@ -217,28 +215,31 @@ class WhyParams(ListParams):
     last: Annotated[int, Field(ge=1, le=10, description="How many messages to explain.")] = 1
 
 
-async def why(call: Call, params: WhyParams) -> AsyncIterator[Item]:
+def why(call: Call, params: WhyParams) -> AsyncIterator[Item]:
     """Yield the histories of the last messages on a topic."""
     check_filter(params.topic)
     when = moment(params.at) if params.at is not None else None
-    wanted = WantedMessages(params.topic, params.client, params.last, moment=when)
-    async for item in _stories(call, params.log, wanted):
-        yield item
+    selection = WantedMessages(params.topic, params.client, params.last, moment=when)
+    return _stories(call, params.log, selection)
 
 
-async def _stories(call: Call, given: str | None, wanted: WantedMessages) -> AsyncIterator[Item]:
+async def _stories(
+    call: Call, chosen_log: str | None, selection: WantedMessages
+) -> AsyncIterator[Item]:
     link = call.link
-    log = await link.check_log(given)
-    if wanted.client is not None:
-        log = await link.log_of(wanted.client, log or None)
-    elif wanted.ref is not None and not log and link.names:
+    log = await link.check_log(chosen_log)
+    if selection.client is not None:
+        log = await link.log_of(selection.client, log or None)
+    elif selection.ref is not None and not log and link.names:
         raise UsageError("a position is one of a log: give log, or the receiver as client")
     async with open_sources(call) as logs:
         for name, source in logs.items():
             with naming_log(name):
                 source.require_whole()
-        found = await find_messages(logs, log if log in logs else None, wanted, silent)
-    for item in numbered(call, [log_story_object(one, log, wanted.client) for one in found]):
+        stories = await find_messages(logs, log if log in logs else None, selection, silent)
+    for item in numbered(
+        call, [log_story_object(story, log, selection.client) for story in stories]
+    ):
         yield item
 
 
@@ -307,8 +308,8 @@ async def events(call: Call, params: EventsParams) -> AsyncIterator[Item | Strea
         for mark in unsure_mark(await lost_in(logs, starts, points)):
             yield mark  # the event about it may not be selected
         entries = reader.entries(starts, points, ended=not params.follow)
-        async with contextlib.aclosing(entries) as found:
-            async for entry in found:
+        async with contextlib.aclosing(entries) as read_entries:
+            async for entry in read_entries:
                 if is_between(entry.entry.time_ms, start, end):
                     yield await shown.item(entry)
         if not params.follow:
@@ -358,14 +359,14 @@ def place_text(places: Mapping[str, Position]) -> str:
 
 
 def places_after(
-    given: str, logs: Iterable[str], lasts: Mapping[str, int] | None = None
+    text: str, logs: Iterable[str], lasts: Mapping[str, int] | None = None
 ) -> dict[str, LogPoint]:
     """Return the points just behind positions, see :func:`place_text`; raises UsageError.
 
     ``lasts`` are the last records of the logs: a place beyond them is of another log.
     """
     places = dict[str, LogPoint]()
-    for part in given.split(","):
+    for part in text.split(","):
         log, _, where = part.rpartition(":")
         try:
             following = parse_position(where) + 1
@@ -403,9 +404,9 @@ class _Shown(Places):
         self._reader = reader
         self._payload = payload
 
-    async def item(self, found: LogEntry) -> Item:
+    async def item(self, log_entry: LogEntry) -> Item:
         """Return an event as an item; may read its log for the topics of its messages."""
-        log, entry = found
+        log, entry = log_entry
         topics = self._reader.readers[log].topics
         with naming_log(log):
             await topics.load(refs_of(entry.event))

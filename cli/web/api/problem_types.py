@@ -23,8 +23,8 @@ class RequestRefused(FoldmqError):  # noqa: N818 - named for the condition, as i
     retry_after = 0
     """Seconds after which to try again; 0: no time is given."""
 
-    def __init__(self, said: str, **fields: object) -> None:
-        super().__init__(said)
+    def __init__(self, sentence: str, **fields: object) -> None:
+        super().__init__(sentence)
         self.fields = fields
         """Further members of the problem details."""
 
@@ -84,8 +84,8 @@ class KeyReused(RequestRefused):
 class CutBefore(CutOff):
     """The answer is in a part of the log that was cut off; ``first`` is the first record now."""
 
-    def __init__(self, said: str, first: int) -> None:
-        super().__init__(said)
+    def __init__(self, sentence: str, first: int) -> None:
+        super().__init__(sentence)
         self.fields = {"first": str(first)}
 
 
@@ -200,15 +200,15 @@ def problem_of(error: BaseException) -> ProblemType:
     return _INTERNAL
 
 
-def problem_details(error: FoldmqError, said: str, base: str) -> dict[str, Any]:
-    """Return the problem details of an error, as text ``said``; ``base`` is the API's path."""
+def problem_details(error: FoldmqError, sentence: str, base: str) -> dict[str, Any]:
+    """Return the problem details of an error, as text ``sentence``; ``base`` is the API's path."""
     kind = problem_of(error)
     more: Mapping[str, object] = getattr(error, "fields", {})
     return {
         "type": f"{base}/problem-types/{kind.name}",
         "title": kind.title,
         "status": kind.status,
-        "detail": said,
+        "detail": sentence,
         **more,
     }
 

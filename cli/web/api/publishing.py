@@ -158,11 +158,11 @@ class ApiPublisher:
         """Return the answer to the first request with a key."""
         self._forget()
         digest = blake2b(kind.encode() + b"\n" + body, digest_size=16).digest()
-        known = self._seen.get(key)
-        if known is not None:
-            if known.body != digest:
+        earlier = self._seen.get(key)
+        if earlier is not None:
+            if earlier.body != digest:
                 raise KeyReused("this Idempotency-Key was used for another request")
-            return _copied(await asyncio.shield(known.answer))
+            return _copied(await asyncio.shield(earlier.answer))
         entry = self._seen[key] = _Answered(digest, self._clock())
         try:
             response = await self._answer(kind, body, grant, base)
@@ -254,13 +254,17 @@ class ApiPublisher:
             )
         except Refused as error:
             raise PublishRefused(str(error)) from None
-        return [_receipt(one, answer["node"]) for one in answer["receipts"]]
+        return [_receipt(receipt, answer["node"]) for receipt in answer["receipts"]]
 
 
-def _receipt(given: dict[str, Any], log: str) -> dict[str, Any]:
-    if "position" not in given:
-        return given
-    return {"position": format_position(given["position"]), "log": log, "matched": given["matched"]}
+def _receipt(answer: dict[str, Any], log: str) -> dict[str, Any]:
+    if "position" not in answer:
+        return answer
+    return {
+        "position": format_position(answer["position"]),
+        "log": log,
+        "matched": answer["matched"],
+    }
 
 
 async def _read(request: web.Request, most: int) -> bytes:
@@ -273,16 +277,16 @@ async def _read(request: web.Request, most: int) -> bytes:
     return bytes(body)
 
 
-def _message(given: bytes, where: str) -> dict[str, Any]:
+def _message(line: bytes, where: str) -> dict[str, Any]:
     """Return a message as the broker takes it; raises UsageError and BodyTooLarge."""
     try:
-        message = PublishedMessage.model_validate(orjson.loads(given))
+        message = PublishedMessage.model_validate(orjson.loads(line))
         payload = message.bytes()
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"]))
-        said = first["msg"].removeprefix("Value error, ")
-        raise UsageError(f"{where}: {escaped(f'{place}: ' if place else '', 80)}{said}") from None
+        reason = first["msg"].removeprefix("Value error, ")
+        raise UsageError(f"{where}: {escaped(f'{place}: ' if place else '', 80)}{reason}") from None
     except UnicodeEncodeError:
         raise UsageError(f"{where}: payload has a surrogate: it must be Unicode text") from None
     except TooDeep:
@@ -293,15 +297,15 @@ def _message(given: bytes, where: str) -> dict[str, Any]:
         raise UsageError(f"{where}: payload_base64 is not base64") from None
     if len(payload) > MAX_PAYLOAD:
         raise BodyTooLarge(f"{where}: a payload may have at most {MAX_PAYLOAD:,} bytes")
-    found: dict[str, Any] = {
+    request: dict[str, Any] = {
         "topic": message.topic,
         "payload_base64": base64.b64encode(payload).decode(),
         "qos": message.qos,
         "retain": message.retain,
     }
     if message.properties is not None:
-        found["properties"] = message.properties.model_dump(exclude_defaults=True)
-    return found
+        request["properties"] = message.properties.model_dump(exclude_defaults=True)
+    return request
 
 
 def _copied(response: web.Response) -> web.Response:

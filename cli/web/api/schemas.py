@@ -38,9 +38,9 @@ _TEXT_POSITIONS = ("position", "ref")
 
 def model_of(view: Any) -> type[Model]:
     """Return the model of a view, a dataclass: the object that it is in JSON."""
-    known = _MODELS.get(view)
-    if known is not None:
-        return known
+    cached = _MODELS.get(view)
+    if cached is not None:
+        return cached
     origin, rows = typing.get_origin(view) or view, typing.get_args(view)
     hints = typing.get_type_hints(origin, localns=_NAMES | vars(sys.modules[origin.__module__]))
     members: dict[str, Any] = {}
@@ -57,9 +57,9 @@ def model_of(view: Any) -> type[Model]:
             kind = str if field.name in _TEXT_POSITIONS else _in_json(kind)
         members[name] = (kind, ...)
     title = origin.__name__ + "".join(getattr(row, "__name__", "") for row in rows)
-    found = create_model(title, __base__=Model, __doc__=_line(origin.__doc__), **members)
-    _MODELS[view] = found
-    return found
+    model = create_model(title, __base__=Model, __doc__=_line(origin.__doc__), **members)
+    _MODELS[view] = model
+    return model
 
 
 def _line(doc: str | None) -> str:

@@ -40,19 +40,19 @@ class Snapshot(NamedTuple):
 
 async def wait_for(call: Call, after: str) -> None:
     """Wait until the logs include positions; raises NotYet, and UsageError for other text."""
-    wanted = dict[str, int]()
+    sequences = dict[str, int]()
     for part in after.split(","):
         log, _, where = part.rpartition(":")
         try:
-            wanted[log] = sequence_of(parse_position(where))
+            sequences[log] = sequence_of(parse_position(where))
         except ValueError:
             raise UsageError(f"after: {part} is not a position") from None
     names = await call.link.logs()
-    if not wanted.keys() <= set(names):
+    if not sequences.keys() <= set(names):
         form = f"LOG:POSITION, of the logs {', '.join(names)}" if call.link.names else "a position"
         raise UsageError(f"after: must be {form}")
     for _ in range(_LOOKS):
-        if all([await _last(call, log) >= at for log, at in wanted.items()]):
+        if all([await _last(call, log) >= at for log, at in sequences.items()]):
             return
         await asyncio.sleep(_WAIT_SECONDS / _LOOKS)
     raise NotYet(f"the log does not include {after} yet")
@@ -68,9 +68,9 @@ async def find_snapshot(call: Call, operation: Operation, params: Params) -> Sna
 
     Raises UsageError for a moment that cannot be one, and as ``WebLogClient.log``.
     """
-    given = {name: getattr(params, name) for name in operation.moments}
+    moments = {name: getattr(params, name) for name in operation.moments}
     names = [params.log] if params.log and call.link.names else await call.link.logs()
-    if not given or None in given.values():
+    if not moments or None in moments.values():
         lasts = {log: await _last(call, log) for log in names}
         return Snapshot(params, positions_text(lasts))
     session = getattr(params, "id", None) or getattr(params, "session", None)
@@ -79,13 +79,13 @@ async def find_snapshot(call: Call, operation: Operation, params: Params) -> Sna
     digest = blake2b(package_version.version.encode(), digest_size=16)
     points: Mapping[str, LogPoint] = {}
     async with open_sources(call, log) as logs:
-        for name, value in given.items():
+        for name, value in moments.items():
             spec = moment(value)
             logs.check_comparable(spec)
             points = await points_at(logs, spec)
             resolved[name] = iso(spec.time_ms or 0) if logs.several else point_text(points[""])
-            for one, point in points.items():
-                source = logs[one]
+            for log_name, point in points.items():
+                source = logs[log_name]
                 link = b""
                 if source.first <= point.sequence and point.sequence:
                     link = (await source.some([point.sequence]))[0].link
@@ -115,5 +115,5 @@ def matches_tag(header: str | None, tag: str) -> bool:
     """Return whether If-None-Match names a tag."""
     if header is None or not tag:
         return False
-    given: Iterable[str] = (part.strip().removeprefix("W/") for part in header.split(","))
-    return header.strip() == "*" or f'"{tag}"' in given
+    tags: Iterable[str] = (part.strip().removeprefix("W/") for part in header.split(","))
+    return header.strip() == "*" or f'"{tag}"' in tags

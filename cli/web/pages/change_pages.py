@@ -14,15 +14,14 @@ from typing import Any, Final
 import structlog
 from aiohttp import web
 
+from cli.commands.bulk_change import ChangeResult
 from cli.logs.broker_client import NoAnswer, NoLiveBroker, Refused
 from cli.web.pages.middleware import viewer
 from cli.web.pages.responses import Site
 from cli.web.planned_change import PlannedChange, plan_change
 from cli.web.tokens import Grant
 from cli.web.web_log_client import WebLogClient
-from eventstore.display import escaped, name
 from eventstore.errors import UsageError
-from eventstore.format.positions import Position
 
 _log = structlog.get_logger("foldmq")
 
@@ -32,7 +31,6 @@ _REFUSED: Final = 20
 _LIFE: Final = 300.0
 """Maximum seconds between the two confirmations."""
 _MAX_ASKED: Final = 100
-_REASON: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +61,16 @@ class ChangePages:
         """Describe a change and request the first confirmation."""
         if not viewer(request).role.makes_changes:
             raise web.HTTPForbidden(reason="That needs a token with the role operate")
-        given = _given(request.query)
-        if given.get("do") == "purge" and not {"older_than", "match"} & given.keys():
-            return self._page(request, "purge", given=given)
-        change, problem = await self._planned(given)
-        return self._page(request, "first", change=change, given=given, problem=problem)
+        fields = _given(request.query)
+        if fields.get("do") == "purge" and not {"older_than", "match"} & fields.keys():
+            return self._page(request, "purge", given=fields)
+        change, problem = await self._planned(fields)
+        return self._page(request, "first", change=change, given=fields, problem=problem)
 
     async def ask_again(self, request: web.Request) -> web.Response:
         """Request the second confirmation."""
-        given = _given(await request.post())
-        change, problem = await self._planned(given)
+        fields = _given(await request.post())
+        change, problem = await self._planned(fields)
         number = None
         if change is not None:
             number = self._keep(change, viewer(request))
@@ -93,15 +91,15 @@ class ChangePages:
         del self._asked[str(number)]
         return await self._carry_out(request, held.change, grant)
 
-    async def _planned(self, given: Mapping[str, str]) -> tuple[PlannedChange | None, str | None]:
+    async def _planned(self, fields: Mapping[str, str]) -> tuple[PlannedChange | None, str | None]:
         try:
-            return await plan_change(self._link, given), None
+            return await plan_change(self._link, fields), None
         except (Refused, UsageError) as error:
             return None, str(error)
 
     def _keep(self, change: PlannedChange, grant: Grant) -> str:
         now = time.monotonic()
-        self._asked = {key: one for key, one in self._asked.items() if one.until > now}
+        self._asked = {key: pending for key, pending in self._asked.items() if pending.until > now}
         while len(self._asked) >= _MAX_ASKED:
             del self._asked[next(iter(self._asked))]
         number = secrets.token_urlsafe(16)
@@ -112,38 +110,31 @@ class ChangePages:
         self, request: web.Request, change: PlannedChange, grant: Grant
     ) -> web.Response:
         by = f"{grant.name} (web page, from {request.remote or 'unknown'})"
-        done: list[str] = []
-        refused: list[str] = []
-        positions: dict[str, Position] = {}
+        result = ChangeResult()
         problem = None
-        for log, one in change.requests:
+        for log, details in change.requests:
             try:
-                answer = await self._link.ask_log(log, "change", by=by, **one)
+                answer = await self._link.ask_log(log, "change", by=by, **details)
             except Refused as error:
-                refused.append(str(error))
+                result.refused.append(str(error))
                 continue
             except NoLiveBroker as error:
                 problem = str(error)
                 if isinstance(error, NoAnswer):
                     problem += "; the change may still be made"
                 break
-            done += answer["done"]
-            refused += [
-                f"{name(which)}: {escaped(why, _REASON)}" for which, why in answer["refused"]
-            ]
-            if answer.get("position"):
-                positions[log] = answer["position"]
+            result.take(answer, log)
         do = change.requests[0][1]["do"]
-        _log.info("web page change", by=grant.name, do=do, count=len(done))
+        _log.info("web page change", by=grant.name, do=do, count=len(result.done))
         return self._page(
             request,
             "done",
             change=change,
             problem=problem,
-            done=done,
-            refused=refused[:_REFUSED],
-            more_refused=max(0, len(refused) - _REFUSED),
-            positions=positions,
+            done=result.done,
+            refused=result.refused[:_REFUSED],
+            more_refused=max(0, len(result.refused) - _REFUSED),
+            positions=result.positions,
         )
 
     def _page(self, request: web.Request, step: str, **values: Any) -> web.Response:

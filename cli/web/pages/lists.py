@@ -53,16 +53,16 @@ class Lists:
         state = choice(request, "state", ("connected", "offline"))
         sort = choice(request, "sort", _SESSION_ORDERS)
         query: dict[str, Any] = {"match": match, "state": state, "sort": sort}
-        wanted: dict[str, Any] = {}
+        selection: dict[str, Any] = {}
         if state is not None:
-            wanted["connected"] = state == "connected"
+            selection["connected"] = state == "connected"
         if match is None and len(await self._link.logs()) > 1:
             # The sessions of the other logs, for which these stand, are in the list themselves.
-            wanted["without_logs"] = True
+            selection["without_logs"] = True
         order: Order | str = sort if sort in _HIGHEST_SESSIONS else _BY_CLIENT
         if sort == "offline":
             order = _BY_OFFLINE
-        work = self._by_name(request, "sessions", wanted, match, order)
+        work = self._by_name(request, "sessions", selection, match, order)
         more = {"highest": sort in _HIGHEST_SESSIONS, "unsure": await self._unsure(request)}
         return await self._site.answer(request, "sessions.html", query, work, **more)
 
@@ -73,31 +73,31 @@ class Lists:
         sort = choice(request, "sort", _ACTOR_ORDERS)
         client = asked(request, "client")
         query: dict[str, Any] = {"match": match, "type": kind, "client": client, "sort": sort}
-        wanted = {key: query[key] for key in ("type", "client") if query[key] is not None}
-        work = self._by_name(request, "actors", wanted, match, sort)
+        selection = {key: query[key] for key in ("type", "client") if query[key] is not None}
+        work = self._by_name(request, "actors", selection, match, sort)
         return await self._site.answer(request, "actors.html", query, work, types=ACTOR_TYPES)
 
     async def _by_name(
         self,
         request: web.Request,
         endpoint: str,
-        wanted: dict[str, Any],
+        selection: dict[str, Any],
         match: str | None,
         order: Order | str | None,
     ) -> Listed:
         """Return a page of rows with matching names; raises Refused and UsageError."""
         if match is not None:
-            wanted = {**wanted, "match": _pattern(match)}
-        return await self._list(request, endpoint, wanted, order)
+            selection = {**selection, "match": _pattern(match)}
+        return await self._list(request, endpoint, selection, order)
 
     async def retained(self, request: web.Request) -> web.Response:
         """Retained messages by filter, and the value of one."""
         topic_filter, topic = asked(request, "filter"), asked(request, "topic")
-        found = value = problem = None
-        wanted = {} if topic_filter is None else {"filter": topic_filter}
+        listing = value = problem = None
+        selection = {} if topic_filter is None else {"filter": topic_filter}
         try:
-            found = await self._list(request, "retained", wanted)
-            await describe_setters(self._link, found.rows)
+            listing = await self._list(request, "retained", selection)
+            await describe_setters(self._link, listing.rows)
             if topic is not None:
                 shown = viewer(request).role.sees_payloads
                 value = await self._value(topic, payload=shown)
@@ -108,30 +108,30 @@ class Lists:
         return self._site.page(
             request,
             "retained.html",
-            200 if found is not None else 400,
-            found=found,
+            200 if listing is not None else 400,
+            found=listing,
             query={"filter": topic_filter},
             value=value,
             problem=problem,
-            unsure=await self._unsure(request) if found is not None else [],
+            unsure=await self._unsure(request) if listing is not None else [],
         )
 
     async def _value(self, topic: str, *, payload: bool) -> dict[str, Any]:
         """Return a retained message, with its payload as text if permitted."""
-        log, found = await self._link.ask_any("retained.get", topic=topic)
-        found["log"] = log
-        encoded = found.pop("payload_base64")
-        found["text"] = found["lines"] = None
+        log, message = await self._link.ask_any("retained.get", topic=topic)
+        message["log"] = log
+        encoded = message.pop("payload_base64")
+        message["text"] = message["lines"] = None
         if not payload:
-            return found
-        return {**found, **await self._text(found, encoded)}
+            return message
+        return {**message, **await self._text(message, encoded)}
 
-    async def _text(self, found: dict[str, Any], encoded: str | None) -> dict[str, Any]:
+    async def _text(self, message: dict[str, Any], encoded: str | None) -> dict[str, Any]:
         """Return the payload of a retained message in its display forms."""
         if encoded is not None:
             payload = base64.b64decode(encoded)
         else:
-            payload = await self._from_log(found["log"], found["position"])
+            payload = await self._from_log(message["log"], message["position"])
         return {
             "text": payload_text(payload, _PAYLOAD_SHOWN),
             "lines": None if is_closed(payload) else _as_lines(payload),
@@ -165,16 +165,16 @@ class Lists:
         self,
         request: web.Request,
         endpoint: str,
-        wanted: dict[str, Any],
+        selection: dict[str, Any],
         order: Order | str | None = None,
     ) -> Listed:
         page = number(request, "page", 0, 1_000_000)
-        return await self._listings.find(endpoint, wanted, order, asked(request, "list"), page)
+        return await self._listings.find(endpoint, selection, order, asked(request, "list"), page)
 
 
-def _pattern(given: str) -> str:
+def _pattern(text: str) -> str:
     """Return a pattern for a part of a name, or the given pattern; raises UsageError."""
-    pattern = given if _GLOB & set(given) else f"*{given}*"
+    pattern = text if _GLOB & set(text) else f"*{text}*"
     if len(pattern) > _MAX_PATTERN or pattern.count("*") > _MAX_STARS:
         raise UsageError(
             f"a pattern may have at most {_MAX_PATTERN} characters and {_MAX_STARS} stars, "

@@ -6,10 +6,12 @@ merged by the times of the events; within a log the order of the log is kept.
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from cli.commands.log_events import Selection
 from cli.logs.point_resolution import cut_off, end_at, parse_point, start_at
@@ -105,12 +107,12 @@ _FINISHED = "-"
 """Replaces a position: the log has nothing before."""
 
 
-def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:
+def split_places(text: str | None, logs: Sequence[str]) -> dict[str, str]:
     """Return where a page begins in each log, from :attr:`MergedLogPage.next`.
 
     Raises UsageError for other text.
     """
-    places = given.split(",") if given else [""] * len(logs)
+    places = text.split(",") if text else [""] * len(logs)
     if len(places) != len(logs):
         raise UsageError("after must be a position such as 12.3 for each log")
     return dict(zip(logs, places, strict=True))
@@ -118,7 +120,7 @@ def split_places(given: str | None, logs: Sequence[str]) -> dict[str, str]:
 
 async def find_in_logs(
     sources: Mapping[str, LogSource],
-    wanted: Mapping[str, Selection],
+    selection: Selection,
     count: int,
     after: str | None,
     *,
@@ -139,7 +141,7 @@ async def find_in_logs(
         try:
             return await find_page(
                 sources[log],
-                wanted[log],
+                selection,
                 count,
                 position_of(place),
                 backwards=backwards,
@@ -151,18 +153,18 @@ async def find_in_logs(
                 raise
             return LogPage([], None, False, (0, 0), str(error))  # the others may have events
 
-    found = dict(zip(sources, await asyncio.gather(*map(find, sources)), strict=True))
-    pages = {log: page for log, page in found.items() if page is not None}
+    results = dict(zip(sources, await asyncio.gather(*map(find, sources)), strict=True))
+    pages = {log: page for log, page in results.items() if page is not None}
     limits = {
         log: await time_of(sources[log], sequence_of(page.next))
         for log, page in pages.items()
         if page.timed_out and page.next is not None
     }
-    rows, taken = merge_rows(pages, count, limits, backwards=backwards)
+    rows, counts = merge_rows(pages, count, limits, backwards=backwards)
     following = dict(places)
     for log, page in pages.items():
-        following[log] = _next_place(page, taken[log], places[log], backwards=backwards)
-    more = any(page.next is not None or taken[log] < len(page.rows) for log, page in pages.items())
+        following[log] = _next_place(page, counts[log], places[log], backwards=backwards)
+    more = any(page.next is not None or counts[log] < len(page.rows) for log, page in pages.items())
     label = len(sources) > 1
     notes = [
         f"log {log}: {note}" if label else note
@@ -189,13 +191,13 @@ def merge_rows(
     of other logs that are beyond it have to wait.
     """
     sign = -1 if backwards else 1
-    taken = dict.fromkeys(pages, 0)
+    counts = dict.fromkeys(pages, 0)
     rows: list[Row] = []
     while len(rows) < count:
         heads = [
-            (sign * page.rows[taken[log]].time_ms, log)
+            (sign * page.rows[counts[log]].time_ms, log)
             for log, page in pages.items()
-            if taken[log] < len(page.rows)
+            if counts[log] < len(page.rows)
         ]
         free = [
             head
@@ -209,48 +211,68 @@ def merge_rows(
         if head is None:
             break
         log = head[1]
-        rows.append(replace(pages[log].rows[taken[log]], log=log))
-        taken[log] += 1
-    return rows, taken
+        rows.append(replace(pages[log].rows[counts[log]], log=log))
+        counts[log] += 1
+    return rows, counts
 
 
-def _next_place(page: LogPage, taken: int, place: str, *, backwards: bool) -> str:
+def _next_place(page: LogPage, count: int, place: str, *, backwards: bool) -> str:
     """Return where the next page begins in a log, of whose rows some were taken.
 
     It does not depend on events that are added to the log meanwhile.
     """
-    if taken == len(page.rows):
+    if count == len(page.rows):
         if page.next is not None:
             return format_position(page.next)
         if backwards:
             return _FINISHED
         searched = page.looked[1]
         return format_position(position(searched, MAX_INDEX)) if searched else place
-    if not taken:
+    if not count:
         return place or (format_position(page.rows[0].end + 1) if backwards else place)
-    last = page.rows[taken - 1]
-    return format_position(last.at if backwards else last.end)
+    newest = page.rows[count - 1]
+    return format_position(newest.at if backwards else newest.end)
 
 
-def position_of(given: str | None) -> Position | None:
+def position_of(text: str | None) -> Position | None:
     """Return a position of a request, None if there is none; raises UsageError."""
-    if not given:
+    if not text:
         return None
-    moment = parse_point(given)
+    moment = parse_point(text)
     if moment.position is None:
         raise UsageError("after must be a position such as 12.3")
     return moment.position
 
 
-class _Budget:
-    """The time limit of one page."""
+class _TimedFilter(EventFilter):
+    """Selects the events of one page, from records that are read until its time is over."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(self, selection: Selection, seconds: float, clock: Callable[[], float]) -> None:
+        super().__init__(
+            selection.types, selection.session, selection.topic, most_named=_LOOK_AHEAD
+        )
+        self.looked = (0, 0)
+        """The first and the last record searched."""
+        self.may_stop: Callable[[int], bool] = bool
+        """Whether to stop behind a record, by its sequence, when the time is over."""
+        self.stopped_at: int | None = None
+        """The record behind which reading has stopped."""
         self._clock = clock
         self._end = clock() + seconds
         self._slice = clock() + _SLICE
 
-    async def spend(self) -> bool:
+    async def records(self, source: LogSource, first: int, last: int) -> AsyncIterator[Record]:
+        """Yield records as the base does, and let other tasks run."""
+        async for record in super().records(source, first, last):
+            yield record
+            sequence = record.sequence
+            earliest, latest = self.looked
+            self.looked = (min(earliest or sequence, sequence), max(latest, sequence))
+            if not await self.has_time() and self.may_stop(sequence):
+                self.stopped_at = sequence
+                return
+
+    async def has_time(self) -> bool:
         """Let other tasks run; return whether there is time left."""
         now = self._clock()
         if now > self._slice:
@@ -261,7 +283,7 @@ class _Budget:
 
 async def find_page(
     source: LogSource,
-    wanted: Selection,
+    selection: Selection,
     count: int,
     after: Position | None,
     *,
@@ -276,157 +298,129 @@ async def find_page(
     UsageError if the end of the selection is beyond the end, CutOff if all of it was deleted,
     CorruptLog and CutMeanwhile.
     """
-    if await cut_off(source, wanted.end):
+    if await cut_off(source, selection.end):
         raise CutOff(f"these records were deleted: {source.beginning()}")
-    beginning = source.beginning() if await cut_off(source, wanted.start) else None
-    end = await end_at(source, wanted.end)
-    if wanted.start is not None and (wanted.start.position or 0) >= position(source.last + 1, 0):
-        said = f"no events yet: the last record of the log is {source.last:,}"
-        return LogPage([], None, False, (0, 0), beginning, said)
-    start = await start_at(source, wanted.start)
+    beginning = source.beginning() if await cut_off(source, selection.start) else None
+    end = await end_at(source, selection.end)
+    if selection.start is not None and (selection.start.position or 0) >= position(
+        source.last + 1, 0
+    ):
+        note = f"no events yet: the last record of the log is {source.last:,}"
+        return LogPage([], None, False, (0, 0), beginning, note)
+    start = await start_at(source, selection.start)
     if after is not None and backwards:
-        end = min(end, _before(after), key=_place)
+        end = min(end, _point(after - 1), key=_place)
     elif after is not None:
-        start = max(start, _behind(after), key=_place)
-    search = _Search(source, wanted, count, _Budget(seconds, clock), payload=payload)
+        start = max(start, _point(after + 1), key=_place)
+    selected = _TimedFilter(selection, seconds, clock)
+    search = _Search(source, selected, count, payload=payload)
     if start.sequence > end.sequence:
         return LogPage([], None, False, (0, 0), beginning)
-    found = search.backwards(start, end) if backwards else search.forwards(start, end)
-    rows, following, timed_out = await found
+    search_result = search.backwards(start, end) if backwards else search.forwards(start, end)
+    rows, following, timed_out = await search_result
     lost = []
-    if wanted.types or wanted.session is not None or wanted.topic is not None:
+    if selection.types or selection.session is not None or selection.topic is not None:
         # The events about it are not selected.
         reached = None if following is None else sequence_of(following)
-        first, last = start.sequence, end.sequence
-        first, last = (reached or first, last) if backwards else (first, reached or last)
-        lost = [statement(doubt) for doubt in await lost_records(source, last, first)]
-    return LogPage(rows, following, timed_out, search.looked, beginning, lost=lost)
+        first, last_record = start.sequence, end.sequence
+        first, last_record = (
+            (reached or first, last_record) if backwards else (first, reached or last_record)
+        )
+        lost = [statement(doubt) for doubt in await lost_records(source, last_record, first)]
+    return LogPage(rows, following, timed_out, selected.looked, beginning, lost=lost)
 
 
-def _place(point: LogPoint) -> tuple[int, int]:
-    return point.sequence, point.index
+def _place(point: LogPoint) -> Position:
+    return position(point.sequence, point.index)
 
 
-def _before(at: Position) -> LogPoint:
-    """Return the end of the records to read before a position."""
-    if index_of(at):
-        return LogPoint(sequence_of(at), index_of(at) - 1)
-    return LogPoint(sequence_of(at) - 1)
+def _point(at: Position) -> LogPoint:
+    return LogPoint(sequence_of(at), index_of(at))
 
 
-def _behind(at: Position) -> LogPoint:
-    """Return the start of the records to read after a position."""
-    if index_of(at) == MAX_INDEX:
-        return LogPoint(sequence_of(at) + 1, 0)
-    return LogPoint(sequence_of(at), index_of(at) + 1)
-
-
-class _FoundEvents(NamedTuple):
-    """A selected event."""
+class _FoundEvent(NamedTuple):
+    """A selected event, without its record, which may be large."""
 
     entry: EventEntry
     payload: str
+
+
+_Rows: TypeAlias = tuple[list[Row], Position | None, bool]
+"""Rows, the position to continue (None: there are no more), and whether the time ran out."""
 
 
 class _Search:
     """Searches for the events of one page."""
 
     def __init__(
-        self, source: LogSource, wanted: Selection, count: int, budget: _Budget, *, payload: bool
+        self, source: LogSource, selected: _TimedFilter, count: int, *, payload: bool
     ) -> None:
-        self.looked = (0, 0)
         self._source = source
-        self._selected = EventFilter(
-            wanted.types, wanted.session, wanted.topic, most_named=_LOOK_AHEAD
-        )
+        self._selected = selected
         self._topics = MessageTopics(source)
-        self._reader = EventReader(source, self._selected, topics=self._topics)
+        self._reader = EventReader(source, selected, topics=self._topics)
         self._count = count
-        self._budget = budget
         self._payload = payload
 
-    async def forwards(
-        self, start: LogPoint, end: LogPoint
-    ) -> tuple[list[Row], Position | None, bool]:
-        """Return events, earliest first; the position to continue; and whether the time ran out."""
+    async def forwards(self, start: LogPoint, end: LogPoint) -> _Rows:
+        """Return events, earliest first."""
         rows: list[Row] = []
         turns = TurnAssembler(anywhere=True)
-        async for record in self._selected.records(self._source, start.sequence, end.sequence):
-            for part, void in _sorted_out(turns, record):
-                for found in await self._chosen(part, start, end, void=void):
-                    rows.append(await self._row(found))
-                    if len(rows) == self._count:
-                        return rows, _end_of(found.entry), False
-            self._look(record.sequence)
-            going_on = await self._budget.spend() or record.sequence == end.sequence
-            if not going_on and not turns.rest():
-                return rows, position(record.sequence, MAX_INDEX), True
-        for part, void in await parts_left(self._source, turns, end.sequence):
-            for found in await self._chosen(part, start, end, void=void):
-                rows.append(await self._row(found))
+        self._selected.may_stop = lambda sequence: sequence < end.sequence and not turns.rest()
+        async with contextlib.aclosing(self._found(start, end, turns)) as events:
+            async for event in events:
+                rows.append(await self._row(event))
                 if len(rows) == self._count:
-                    return rows, _end_of(found.entry), False
+                    return rows, _end_of(event.entry), False
+        if self._selected.stopped_at is not None:
+            return rows, position(self._selected.stopped_at, MAX_INDEX), True
         return rows, None, False
 
-    async def backwards(
-        self, start: LogPoint, end: LogPoint
-    ) -> tuple[list[Row], Position | None, bool]:
-        """Return events, latest first; the position to continue; and whether the time ran out."""
+    async def backwards(self, start: LogPoint, end: LogPoint) -> _Rows:
+        """Return events, latest first."""
         rows: list[Row] = []
         block = _LOOK_BACK
-        last = end
-        while last.sequence >= start.sequence:
+        block_end = end
+        while block_end.sequence >= start.sequence:
             first = self._selected.begin_of_block(
-                self._source, start.sequence, last.sequence, block
+                self._source, start.sequence, block_end.sequence, block
             )
             begun = time.perf_counter()
-            chosen = await self._block(first, last, start, whole=last == end)
-            if chosen is None:
-                return rows, position(last.sequence + 1, 0), True
-            for found in reversed(chosen):
-                rows.append(await self._row(found))
+            turns, newest = TurnAssembler(anywhere=True), block_end == end
+            # The first block is read whole, however long it takes.
+            self._selected.may_stop = (lambda _: False) if newest else (lambda _: True)
+            events = self._found(max(start, LogPoint(first, 0), key=_place), block_end, turns)
+            chosen = deque([event async for event in events], maxlen=self._count)
+            if self._selected.stopped_at is not None:
+                return rows, position(block_end.sequence + 1, 0), True
+            for event in reversed(chosen):
+                rows.append(await self._row(event))
                 if len(rows) == self._count:
-                    return rows, found.entry.at, False
-            last = LogPoint(first - 1)
-            if last.sequence >= start.sequence and not await self._budget.spend():
+                    return rows, event.entry.at, False
+            block_end = LogPoint(first - 1)
+            if block_end.sequence >= start.sequence and not await self._selected.has_time():
                 return rows, position(first, 0), True
-            taken = max(time.perf_counter() - begun, 1e-3)
-            block = max(1, min(2 * block, _LOOK_MAX, int(block * _BLOCK_SECONDS / taken)))
+            seconds = max(time.perf_counter() - begun, 1e-3)
+            block = max(1, min(2 * block, _LOOK_MAX, int(block * _BLOCK_SECONDS / seconds)))
         return rows, None, False
 
-    async def _block(
-        self, first: int, last: LogPoint, start: LogPoint, *, whole: bool
-    ) -> list[_FoundEvents] | None:
-        """Return the last selected events of some records, in order; None: the time ran out.
+    async def _found(
+        self, start: LogPoint, end: LogPoint, turns: TurnAssembler
+    ) -> AsyncGenerator[_FoundEvent, None]:
+        """Yield the selected events between two points, as far as there is time."""
+        async for entry in self._reader.entries(start, end, turns, ended=False):
+            yield self._kept(entry)
+        if self._selected.stopped_at is None:
+            for part, void in await parts_left(self._source, turns, end.sequence):
+                async for entry in self._reader.selected(part, start, end, void=void):
+                    yield self._kept(entry)
 
-        ``whole``: all records are read, however long it takes.
-        """
-        turns = TurnAssembler(anywhere=True)
-        found: list[_FoundEvents] = []
-        async for record in self._selected.records(self._source, first, last.sequence):
-            self._look(record.sequence)
-            for part, void in _sorted_out(turns, record):
-                found += await self._chosen(part, start, last, void=void)
-            del found[: -self._count]
-            if not await self._budget.spend() and not whole:
-                return None
-        for part, void in await parts_left(self._source, turns, last.sequence):
-            found += await self._chosen(part, start, last, void=void)
-        return found[-self._count :]
+    def _kept(self, entry: EventEntry) -> _FoundEvent:
+        payload = payload_words(entry.event, entry.area) if self._payload else ""
+        return _FoundEvent(entry._replace(area=_NO_AREA, record=None), payload.removeprefix(": "))
 
-    async def _chosen(
-        self, part: Record, start: LogPoint, end: LogPoint, *, void: bool
-    ) -> list[_FoundEvents]:
-        found = []
-        async for entry in self._reader.selected(part, start, end, void=void):
-            payload = payload_words(entry.event, entry.area) if self._payload else ""
-            # Without the payload area, which would keep the whole record in memory.
-            kept = entry._replace(area=_NO_AREA)
-            found.append(_FoundEvents(kept, payload.removeprefix(": ")))
-        return found
-
-    async def _row(self, found: _FoundEvents) -> Row:
-        entry = found.entry
+    async def _row(self, event: _FoundEvent) -> Row:
+        entry = event.entry
         await self._topics.load(of_few_records(refs_of(entry.event)))
         return Row(
             entry.at,
@@ -435,23 +429,12 @@ class _Search:
             getattr(entry.event, "session", None),
             words(entry.event, self._topics, entry.jumped_ms)
             + (f": {entry.cause}" if entry.cause else ""),
-            found.payload,
+            event.payload,
             entry.void,
             _end_of(entry),
         )
-
-    def _look(self, sequence: int) -> None:
-        first, last = self.looked
-        self.looked = (min(first or sequence, sequence), max(last, sequence))
 
 
 def _end_of(entry: EventEntry) -> Position:
     """Return the last position of an event."""
     return entry.at + max(entries(entry.event), 1) - 1
-
-
-def _sorted_out(turns: TurnAssembler, record: Record) -> Iterator[tuple[Record, bool]]:
-    """Yield the parts of turns completed or voided by a record, and whether they are void."""
-    void, complete = turns.take(record)
-    yield from ((part, True) for part in void)
-    yield from ((part, False) for part in complete)

@@ -87,9 +87,9 @@ class AccessMiddleware:
         if self.api is not None and request.path.startswith(f"{BASE}/"):
             return await self.api.respond(request, handler)
         if not request.path.startswith(_OPEN):
-            given = request.query.get("token")
-            if given is not None and request.method == "GET":
-                return await self._by_address(request, given)
+            token = request.query.get("token")
+            if token is not None and request.method == "GET":
+                return await self._by_address(request, token)
             cookie = request.cookies.get(self._cookie)
             grant = None if cookie is None else self._tokens.of_cookie(cookie)
             if grant is None or not self._tokens.holds(grant):
@@ -134,28 +134,30 @@ class AccessMiddleware:
             what = f"this page cannot be shown: {type(error).__name__}; see the broker's log"
             return self._site.error(request, 500, what)
 
-    async def _by_address(self, request: web.Request, given: str) -> web.Response:
+    async def _by_address(self, request: web.Request, token: str) -> web.Response:
         """Redirect to the URL without the token, which would stay in the browser's history."""
-        rest = [(key, value) for key, value in request.query.items() if key != "token"]
-        return await self._decide(request, given, str(request.rel_url.with_query(rest)), "/")
+        other_parameters = [(key, value) for key, value in request.query.items() if key != "token"]
+        return await self._decide(
+            request, token, str(request.rel_url.with_query(other_parameters)), "/"
+        )
 
     async def _login(self, request: web.Request) -> web.Response:
         return self._login_page(request, 200, request.query.get("next", "/"))
 
     async def _log_in(self, request: web.Request) -> web.Response:
         form = await request.post()
-        given, following = form.get("token"), form.get("next")
+        token, following = form.get("token"), form.get("next")
         following = following if isinstance(following, str) else "/"
         return await self._decide(
-            request, given if isinstance(given, str) else "", following, following
+            request, token if isinstance(token, str) else "", following, following
         )
 
     async def _decide(
-        self, request: web.Request, given: str, following: str, again: str
+        self, request: web.Request, token: str, following: str, again: str
     ) -> web.Response:
         """Log in a request with a token and redirect; else show the login form, then ``again``."""
         address = _address(request)
-        grant = self._tokens.of_token(given)
+        grant = self._tokens.of_token(token)
         if grant is None:
             self._trail.refused(address, None, "wrong_token")
             return self._login_page(request, 401, again, "This token is not valid.")
@@ -168,7 +170,7 @@ class AccessMiddleware:
         response = web.Response(status=303, headers={"Location": _local(following)})
         response.set_cookie(
             self._cookie,
-            cookie_of(given.strip()),
+            cookie_of(token.strip()),
             max_age=self._tokens.seconds_left(grant, _COOKIE_SECONDS),
             httponly=True,
             samesite="Strict",
@@ -197,10 +199,10 @@ def _address(request: web.Request) -> str:
 def _local(address: str) -> str:
     """Return a URL path if it belongs to this page, else the first page."""
     try:
-        found = urlsplit(address)
+        parts = urlsplit(address)
     except ValueError:
         return "/"
-    elsewhere = found.scheme or found.netloc or not address.startswith("/")
+    elsewhere = parts.scheme or parts.netloc or not address.startswith("/")
     if elsewhere or address.startswith("//") or "\\" in address or not address.isprintable():
         return "/"
     return address

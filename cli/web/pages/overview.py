@@ -1,6 +1,5 @@
 """The overview, the page of an actor, and the event log."""
 
-import contextlib
 import time
 from typing import Any
 
@@ -21,7 +20,7 @@ from cli.web.pages.time_axis_values import check_times, notes_on_clocks
 from cli.web.samples import EVERY, Samples
 from cli.web.svg_charts import day_charts
 from cli.web.time_axis import TimeWindow
-from cli.web.web_log_client import WebLogClient, highest
+from cli.web.web_log_client import WebLogClient
 from eventstore.errors import CorruptLog, UsageError
 from projections.past.event_reader import EVENT_TYPES
 
@@ -89,8 +88,8 @@ class Pages:
             **await self._day(),
             queues=[row for row in queues if row["queued"]],
             topics=(sample.status.get("topics") or [])[:_ROWS],
-            urgent=sum(one.severity == "problem" for one in advice),
-            warnings=sum(one.severity == "warning" for one in advice),
+            urgent=sum(problem.severity == "problem" for problem in advice),
+            warnings=sum(problem.severity == "warning" for problem in advice),
             advice=advice[:_FEW_PROBLEMS],
             more=max(0, len(advice) - _FEW_PROBLEMS),
         )
@@ -130,13 +129,13 @@ class Pages:
             reader.activity.totals(TimeWindow(begin, end))
             for begin, end in ((begins[0], begins[1] - MINUTE_MS), (since_ms, now_ms))
         )
-        known = complete or reader.since_ms <= begins[0]
+        is_read = complete or reader.since_ms <= begins[0]
         return {
             **read,
             "day": day_charts(reader.activity, reader.since_ms, now_ms),
             "since_ms": since_ms,
             "changes": [
-                (event, label, later[name], earlier[name] if known else None)
+                (event, label, later[name], earlier[name] if is_read else None)
                 for name, (event, label) in _CHANGES.items()
             ],
         }
@@ -157,10 +156,12 @@ class Pages:
             await self._samples.latest()
             # Brokers that just failed to answer are left out.
             brokers = self._link.polled or await self._link.open()
-            statuses = {one["node"]: one for one in await ask_statuses(brokers)}
-            found, _ = await find_problems(brokers, statuses)
+            statuses = {status["node"]: status for status in await ask_statuses(brokers)}
+            problems, _ = await find_problems(brokers, statuses)
             commands = NextCommands(self._link.flags, pids_of(statuses), elsewhere=True)
-            advice = [one._replace(next=commands.complete(one.next)) for one in found]
+            advice = [
+                problem._replace(next=commands.complete(problem.next)) for problem in problems
+            ]
             now = time.monotonic()
             self._problems = now + max(EVERY / 2, _SHARE * (now - begun)), advice
         return advice[:most], max(0, len(advice) - most)
@@ -170,8 +171,7 @@ class Pages:
         until, rows = self._tops.get((endpoint, by), (0.0, []))
         begun = time.monotonic()
         if begun >= until:
-            answers, count = await self._link.ask_highest(endpoint, _FEWER, by, {})
-            rows = highest(answers, by, count)
+            rows, _ = await self._link.ask_highest(endpoint, _FEWER, by, {})
             now = time.monotonic()
             # The broker examines all actors: not every two seconds with 100,000 of them.
             self._tops[endpoint, by] = now + max(seconds / 2, _SHARE * (now - begun)), rows
@@ -185,26 +185,26 @@ class Pages:
         log = await chosen_log(request, self._link)
         if not log and self._link.names:
             raise UsageError("the URL lacks the log of the actor")
-        found = others = gone = None
+        answered = others = reason = None
         try:
-            found, _ = await self._link.ask_less(
+            answered, _ = await self._link.ask_less(
                 "actor", _PARTS, lambda most: {"id": named, "most": most}, log
             )
         except Refused as error:
-            gone = str(error)
-        if found is not None and found["actor"]["client"] is not None:
-            answer = await self._link.ask_log(log, "actors", client=found["actor"]["client"])
+            reason = str(error)
+        if answered is not None and answered["actor"]["client"] is not None:
+            answer = await self._link.ask_log(log, "actors", client=answered["actor"]["client"])
             others = [{**row, "log": log} for row in answer["rows"][:_FEW_ACTORS]]
-        status = 200 if found is not None or is_fragment(request) else 404
+        status = 200 if answered is not None or is_fragment(request) else 404
         return self._site.page(
             request,
             "actor.html",
             status,
             id=named,
             log=log,
-            found=found,
+            found=answered,
             others=others,
-            gone=gone,
+            gone=reason,
         )
 
     async def log(self, request: web.Request) -> web.Response:
@@ -217,30 +217,28 @@ class Pages:
         order = choice(request, "order", ("newest", "oldest")) or "newest"
         rows = max(1, number(request, "rows", _LOG_ROWS, _MAX_LOG_ROWS))
         after = asked(request, "after")
-        found = problem = None
+        log_page = problem = None
         log = ""
         try:
             log = await self._log_shown(request, query["session"])
             bounds = (query["from"], query["to"])
-            wanted = event_selection(
+            selection = event_selection(
                 query["session"], query["topic"], kinds, bounds, None, follow=False
             )
-            async with contextlib.AsyncExitStack() as stack:
-                names = [log] if log else await self._link.logs()
-                if len(names) > 1:
-                    check_times(wanted.start, wanted.end)
-                sources = {
-                    name: await stack.enter_async_context(self._link.log(name)) for name in names
-                }
-                found = await find_in_logs(
+            async with self._link.sources(log) as sources:
+                if len(sources) > 1:
+                    check_times(selection.start, selection.end)
+                log_page = await find_in_logs(
                     sources,
-                    dict.fromkeys(names, wanted),
+                    selection,
                     rows,
                     after,
                     backwards=order == "newest",
                     payload=query["payload"] is not None,
                 )
-                found.notes.extend(await notes_on_clocks(sources, wanted.start, wanted.end))
+                log_page.notes.extend(
+                    await notes_on_clocks(sources, selection.start, selection.end)
+                )
         except UsageError as error:
             problem = str(error)
         query["log"] = log or None
@@ -248,7 +246,7 @@ class Pages:
             request,
             "log.html",
             400 if problem else 200,
-            found=found,
+            found=log_page,
             problem=problem,
             query={**query, "type": kinds, "order": order if order != "newest" else None},
             log=log,

@@ -92,11 +92,11 @@ def labelled(table: str) -> Markup:
     titles = [_MARKUP.sub("", cell[3]).strip() for cell in _CELL.finditer(head)]
 
     def label_row(row: re.Match[str]) -> str:
-        rest = iter(titles)
+        remaining_titles = iter(titles)
 
         def label(cell: re.Match[str]) -> str:
             tag, attributes, content = cell.groups()
-            title = next(rest, "")
+            title = next(remaining_titles, "")
             if tag == "td" and content != _NOTHING:
                 attributes += f' data-label="{title}"'
             return f"<{tag}{attributes}>{content}</{tag}>"
@@ -123,15 +123,15 @@ def payload(encoded: str, limit: int) -> str:
 
 def url(path: str, *mappings: Mapping[str, Any], **query: Any) -> str:
     """Return a URL of this page; None, False and empty values are omitted."""
-    given: dict[str, Any] = {}
-    for one in (*mappings, query):
-        given |= one
+    parameters: dict[str, Any] = {}
+    for mapping in (*mappings, query):
+        parameters |= mapping
     pairs: list[tuple[str, object]] = []
-    for key, value in given.items():
+    for key, value in parameters.items():
         if value is None or value is False or value in ("", []):
             continue
         if isinstance(value, list | tuple):
-            pairs += [(key, one) for one in value]
+            pairs += [(key, each) for each in value]
         else:
             pairs.append((key, 1 if value is True else value))
     return path + (f"?{urlencode(pairs)}" if pairs else "")

@@ -63,17 +63,17 @@ class Site:
 
         ``work`` finds it; None: nothing is asked for. A part of a page has no room for an error.
         """
-        found = problem = None
+        outcome = problem = None
         try:
             if work is not None:
-                found = await work
+                outcome = await work
         except (Refused, UsageError) as error:
             if is_fragment(request):
                 raise
             problem = str(error)
         code = 200 if problem is None else 400
         return self.page(
-            request, template, code, found=found, problem=problem, query=query, **values
+            request, template, code, found=outcome, problem=problem, query=query, **values
         )
 
     def _rendered(
@@ -110,11 +110,11 @@ async def chosen_log(request: web.Request, link: WebLogClient) -> str:
 
     Raises UsageError if there is no such log, and NoLiveBroker.
     """
-    given = asked(request, "log")
-    found = await link.check_log(given)
-    if given is not None and not found and link.names:
-        raise UsageError(f"log must be one of {', '.join(link.names)}, not {escaped(given, 40)}")
-    return found
+    name = asked(request, "log")
+    log = await link.check_log(name)
+    if name is not None and not log and link.names:
+        raise UsageError(f"log must be one of {', '.join(link.names)}, not {escaped(name, 40)}")
+    return log
 
 
 def is_fragment(request: web.Request) -> bool:
@@ -129,12 +129,12 @@ def asked(request: web.Request, key: str) -> str | None:
 
 def number(request: web.Request, key: str, default: int, most: int) -> int:
     """Return a query parameter as a number; raises UsageError."""
-    given = asked(request, key)
-    if given is None:
+    text = asked(request, key)
+    if text is None:
         return default
-    if not (given.isascii() and given.isdigit() and len(given) <= 15 and int(given) <= most):
-        raise UsageError(f"{key} must be a number from 0 to {most}, not {escaped(given, 40)}")
-    return int(given)
+    if not (text.isascii() and text.isdigit() and len(text) <= 15 and int(text) <= most):
+        raise UsageError(f"{key} must be a number from 0 to {most}, not {escaped(text, 40)}")
+    return int(text)
 
 
 def moment_ms(request: web.Request, key: str) -> int | None:
@@ -144,10 +144,10 @@ def moment_ms(request: web.Request, key: str) -> int | None:
 
 def choice(request: web.Request, key: str, allowed: tuple[str, ...]) -> str | None:
     """Return a query parameter that must be one of some values; raises UsageError."""
-    given = asked(request, key)
-    if given is not None and given not in allowed:
-        raise UsageError(f"{key} must be one of {', '.join(allowed)}, not {escaped(given, 40)}")
-    return given
+    value = asked(request, key)
+    if value is not None and value not in allowed:
+        raise UsageError(f"{key} must be one of {', '.join(allowed)}, not {escaped(value, 40)}")
+    return value
 
 
 def _live(request: web.Request) -> str:

@@ -155,7 +155,7 @@ def run_web_server(
     if fds:
         belong_to_the_broker(_NICE)
         sockets = [socket.socket(fileno=fd) for fd in fds]
-        places = [Address(*one.getsockname()[:2]) for one in sockets]
+        places = [Address(*listener.getsockname()[:2]) for listener in sockets]
         if settings.web is not None:
             places.append(settings.web)
     else:
@@ -163,7 +163,7 @@ def run_web_server(
         if place is None:
             raise UsageError("the settings disable the web page: give --listen HOST:PORT")
         sockets = bind(place, "listen")
-        places = [place, *(Address(*one.getsockname()[:2]) for one in sockets)]
+        places = [place, *(Address(*listener.getsockname()[:2]) for listener in sockets)]
         _announce(place, sockets[0].getsockname()[1], token)
     # The machine's full name may need a slow lookup: only where it matters.
     names = [socket.getfqdn()] if any(map(is_wildcard, places)) else []
@@ -187,9 +187,9 @@ def _place(listen: str) -> Address:
         raise UsageError(f"--listen: {error}") from None
 
 
-def _token_file(data_dir: Path, given: Path | None) -> Path:
-    if given is not None:
-        return given
+def _token_file(data_dir: Path, file: Path | None) -> Path:
+    if file is not None:
+        return file
     if not data_dir.is_dir():
         raise NoLog(
             f"data directory {data_dir} does not exist: give --data-dir, or --token-file for the "
@@ -226,8 +226,8 @@ async def _serve(
         await watch_stdin(end)
     await runner.setup()
     try:
-        for one in listening:
-            await web.SockSite(runner, one).start()
+        for listener in listening:
+            await web.SockSite(runner, listener).start()
         if not idle:
             await end.wait()
         elif await _is_idle(runner, idle, end):

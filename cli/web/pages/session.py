@@ -77,7 +77,7 @@ class SessionPages:
             values |= await self._time_values(request, client, log)
             return self._site.page(request, "session.html", **values)
         offset = number(request, "offset", 0, _MAX_OFFSET)
-        view = gone = None
+        view = reason = None
         part, history = _PART, list[str]()
         now_ms = round(time.time() * 1000)
         try:
@@ -88,7 +88,7 @@ class SessionPages:
                 log,
             )
         except Refused as error:
-            gone = str(error)
+            reason = str(error)
         else:
             view = session_from(answer)
             history = [line.strip() for line in history_lines(answer, now_ms)]
@@ -96,7 +96,7 @@ class SessionPages:
                 view = await described(view, source, self._message_topics(source))
         shown = {
             "view": view,
-            "gone": gone,
+            "gone": reason,
             "offset": offset,
             "part": part,
             "log": log,
@@ -111,8 +111,8 @@ class SessionPages:
 
     async def _log(self, request: web.Request, client: str) -> str:
         """Return the log that has the session: one that is named, for a session of no client."""
-        given = await chosen_log(request, self._link) if client.startswith("$") else ""
-        return await self._link.log_of(client, given)
+        name = await chosen_log(request, self._link) if client.startswith("$") else ""
+        return await self._link.log_of(client, name)
 
     def _message_topics(self, source: LogSource) -> MessageTopics:
         """Return the cached topics that are still valid."""
@@ -154,7 +154,7 @@ class SessionPages:
         moments = moments_compared(request)
         diff = None
         if moments is not None:
-            diff = await self._difference(client, log, [parse_point(one) for one in moments])
+            diff = await self._difference(client, log, [parse_point(text) for text in moments])
         about = axis_about("/session", _address(client, log), "Its events", "timeline")
         return {"about": about, "asked": pins_compared(request, diff)}
 
@@ -165,7 +165,7 @@ class SessionPages:
         if isinstance(history, Folding):
             return {"folding": history}
         async with self._link.log(log) as source:
-            points = [_within(history, await point_at(source, one)) for one in moments]
+            points = [_within(history, await point_at(source, spec)) for spec in moments]
             points.sort(key=lambda point: (point.sequence, point.index))
             seen = [await _seen(source, history, point) for point in points]
             ends = [await shared_moment({"": source}, {"": point}) for point in points]
@@ -278,15 +278,15 @@ def _before_first(history: SessionHistory, seen: SessionMoment) -> str | None:
 
 async def _event(seen: SessionMoment, topics: MessageTopics) -> dict[str, Any] | None:
     """Return the last event before the moment, as text."""
-    last = seen.last
-    if last is None:
+    event = seen.last
+    if event is None:
         return None
-    await topics.load(of_few_records(refs_of(last.event)))
+    await topics.load(of_few_records(refs_of(event.event)))
     return {
-        "at": last.at,
-        "time_ms": last.time_ms,
-        "kind": last.event.e,
-        "said": words(last.event, topics, last.time_ms - last.steady_ms),
+        "at": event.at,
+        "time_ms": event.time_ms,
+        "kind": event.event.e,
+        "said": words(event.event, topics, event.time_ms - event.steady_ms),
     }
 
 
@@ -313,9 +313,9 @@ def _changed(before: SessionState | None, after: SessionState | None) -> dict[st
         return {"rows": frozenset(), "fields": frozenset(), "gone": []}
     old, new = {} if before is None else _parts(before), _parts(after)
     changed = {key for key, value in new.items() if old.get(key) != value}
-    gone = [key[1] for key in old.keys() - new.keys() if key[0] == "subscriptions"]
+    removed = [key[1] for key in old.keys() - new.keys() if key[0] == "subscriptions"]
     fields = {key[0] for key in changed if key[1] is None}
-    return {"rows": changed, "fields": fields, "gone": sorted(map(str, gone))}
+    return {"rows": changed, "fields": fields, "gone": sorted(map(str, removed))}
 
 
 def _parts(state: SessionState) -> dict[tuple[str, object], object]:

@@ -29,12 +29,12 @@ async def described(view: SessionView, source: LogSource, topics: MessageTopics)
 def of_few_records(refs: Iterable[Position]) -> list[Position]:
     """Return the positions in the first few records, because records may be large."""
     records: set[int] = set()
-    found = []
+    chosen_refs = []
     for ref in refs:
         if len(records) < _MAX_RECORDS or ref >> INDEX_BITS in records:
             records.add(ref >> INDEX_BITS)
-            found.append(ref)
-    return found
+            chosen_refs.append(ref)
+    return chosen_refs
 
 
 async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -> None:
@@ -55,14 +55,14 @@ async def describe_setters(link: WebLogClient, rows: Sequence[dict[str, Any]]) -
         refs = (row["position"] for row in unknown if sequence_of(row["position"]) <= source.last)
         await book.load(of_few_records(refs))
         for row in unknown:
-            known = book.get(row["position"])
-            if known is not None:
-                row["set_by"], row["set_ms"] = row["set_by"] or known.client, known.time_ms
-                row["set_before_ms"] = known.copied_ms
-        taken = [
+            published = book.get(row["position"])
+            if published is not None:
+                row["set_by"], row["set_ms"] = row["set_by"] or published.client, published.time_ms
+                row["set_before_ms"] = published.copied_ms
+        copied = [
             row["position"] for row in unknown if (row["set_by"] or "").startswith(LOG_SESSION)
         ]
-        origins = await origins_of(source, of_few_records(taken))
+        origins = await origins_of(source, of_few_records(copied))
     await _describe_origins(link, unknown, origins)
 
 
@@ -73,9 +73,15 @@ async def _describe_origins(
     for log in {place.log for place in origins.values()}.intersection(link.names):
         async with link.log(log) as source:
             book = MessageTopics(source)
-            await book.load(of_few_records(one.ref for one in origins.values() if one.log == log))
+            await book.load(
+                of_few_records(
+                    origin_place.ref for origin_place in origins.values() if origin_place.log == log
+                )
+            )
             for row in rows:
                 origin = origins.get(row["position"])
-                known = book.get(origin.ref) if origin is not None and origin.log == log else None
-                if known is not None:
-                    row["set_by"], row["set_ms"] = known.client, known.time_ms
+                published = (
+                    book.get(origin.ref) if origin is not None and origin.log == log else None
+                )
+                if published is not None:
+                    row["set_by"], row["set_ms"] = published.client, published.time_ms

@@ -101,27 +101,29 @@ class SharedMoment:
     @property
     def record_ms(self) -> int:
         """The time of the last record until then; 0: there is none."""
-        return max(one.record_ms for one in self.points.values())
+        return max(as_of.record_ms for as_of in self.points.values())
 
     @property
     def known(self) -> bool:
         """Whether there is a record until then."""
-        return any(one.point.sequence for one in self.points.values())
+        return any(as_of.point.sequence for as_of in self.points.values())
 
     @property
     def place(self) -> str:
         """The positions, or records, of the logs."""
         several = len(self.points) > 1
         return ", ".join(
-            f"{one.place} of {log.rpartition('-')[2]}" if several else one.place
-            for log, one in self.points.items()
-            if one.point.sequence
+            f"{as_of.place} of {log.rpartition('-')[2]}" if several else as_of.place
+            for log, as_of in self.points.items()
+            if as_of.point.sequence
         )
 
 
-def jumped_between(first: SharedMoment, last: SharedMoment) -> bool:
+def jumped_between(first: SharedMoment, second: SharedMoment) -> bool:
     """Return whether the clock of some log jumped between two moments."""
-    return any(first.points[log].jumped_ms != one.jumped_ms for log, one in last.points.items())
+    return any(
+        first.points[log].jumped_ms != as_of.jumped_ms for log, as_of in second.points.items()
+    )
 
 
 async def shared_moment(
@@ -140,14 +142,14 @@ async def neighbours(
     """
     before: list[int] = []
     after: list[int] = []
-    for log, one in moment.points.items():
-        source, sequence = sources[log], one.point.sequence
+    for log, as_of in moment.points.items():
+        source, sequence = sources[log], as_of.point.sequence
         while sequence >= source.begin:
             time_ms = await time_of(source, sequence)
             if time_ms < moment.record_ms:
                 before.append(time_ms)
                 break
             sequence -= 1
-        if one.point.sequence < source.last:
-            after.append(await time_of(source, max(source.begin, one.point.sequence + 1)))
+        if as_of.point.sequence < source.last:
+            after.append(await time_of(source, max(source.begin, as_of.point.sequence + 1)))
     return max(before, default=None), min(after, default=None)

@@ -4,9 +4,8 @@ With several logs it is about all of them, or about one that is chosen. A moment
 """
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
@@ -110,7 +109,7 @@ class TimePages:
         for minute in range(-(-window.begin_ms // MINUTE_MS), window.end_ms // MINUTE_MS + 1):
             place = (minute * MINUTE_MS - window.begin_ms) * count // window.span_ms
             counts[min(place, count - 1)] += activity.figure("published", minute)
-        by_time = len(await self._names(log)) > 1
+        by_time = not log and len(await self._link.logs()) > 1
         drawn = axis(whole, window, activity.marks(window), by_time=by_time)
         return {**drawn, "bars": bars(counts)}
 
@@ -119,16 +118,6 @@ class TimePages:
         log = await chosen_log(request, self._link)
         return self._site.part(request, "difference.html", **await self._about(request, log))
 
-    async def _names(self, log: str) -> list[str]:
-        """Return the names of the logs that a page is about."""
-        return [log] if log else await self._link.logs()
-
-    @contextlib.asynccontextmanager
-    async def _sources(self, log: str) -> AsyncIterator[dict[str, LogSource]]:
-        async with contextlib.AsyncExitStack() as stack:
-            names = await self._names(log)
-            yield {name: await stack.enter_async_context(self._link.log(name)) for name in names}
-
     async def _about(self, request: web.Request, log: str) -> dict[str, Any]:
         """Return the values of the time axis for the template."""
         moments = moments_compared(request)
@@ -136,33 +125,33 @@ class TimePages:
         about = axis_about("/time", {"log": log} if log else {}, "Messages published")
         return {"about": about, "asked": pins_compared(request, diff)}
 
-    async def _difference(self, log: str, *given: str) -> dict[str, Any]:
-        async with self._sources(log) as sources:
-            times = [*map(parse_point, given)]
-            moments = [await _points(sources, one) for one in times]
+    async def _difference(self, log: str, *texts: str) -> dict[str, Any]:
+        async with self._link.sources(log) as sources:
+            times = [*map(parse_point, texts)]
+            moments = [await _points(sources, spec) for spec in times]
             clocks = await notes_on_clocks(sources, *times)
-            first, last = sorted(moments, key=_sequences)
-            ends = [await shared_moment(sources, points) for points in (first, last)]
-        found = await asyncio.gather(
+            first, second = sorted(moments, key=_sequences)
+            ends = [await shared_moment(sources, points) for points in (first, second)]
+        results = await asyncio.gather(
             *(
-                self._diffs.find(first[name].sequence, last[name].sequence, _TIMEOUT, name)
+                self._diffs.find(first[name].sequence, second[name].sequence, _TIMEOUT, name)
                 for name in first
             )
         )
-        folding = [one for one in found if isinstance(one, Folding)]
+        folding = [part for part in results if isinstance(part, Folding)]
         if folding:
-            done, of = sum(one.done for one in folding), sum(one.of for one in folding)
-            return {"folding": Folding(done, of)}
+            count, of = sum(part.done for part in folding), sum(part.of for part in folding)
+            return {"folding": Folding(count, of)}
         lines: list[str] = []
         counts: list[str] = []
         notes: list[str] = []
-        for name, one in zip(first, found, strict=True):
-            if isinstance(one, Folding):
+        for name, part in zip(first, results, strict=True):
+            if isinstance(part, Folding):
                 continue
             of_log = f"log {name}: " if len(first) > 1 else ""
-            lines += [f"log {name}", *one.lines] if one.lines and of_log else one.lines
-            counts += [of_log + total for total in one.totals]
-            notes += [of_log + note for note in one.notes]
+            lines += [f"log {name}", *part.lines] if part.lines and of_log else part.lines
+            counts += [of_log + total for total in part.totals]
+            notes += [of_log + note for note in part.notes]
         reader = await self._activities.of(log)
         window = TimeWindow(ends[0].record_ms, max(ends[1].record_ms, ends[0].record_ms + 1))
         figures = []
@@ -184,14 +173,14 @@ class TimePages:
 
     async def _moment(self, log: str, at: str | None) -> dict[str, Any]:
         """Return the broker as of a moment: the figures of its minute, and the events before it."""
-        async with self._sources(log) as sources:
+        async with self._link.sources(log) as sources:
             moment = None if at is None else parse_point(at)
             points = await _points(sources, moment)
             notes = await notes_on_clocks(sources, moment)
             as_of = await shared_moment(sources, points)
             rows = await _events(sources, points)
-            one = len(sources) == 1
-            if one:
+            is_single = len(sources) == 1
+            if is_single:
                 ((source, point),) = zip(sources.values(), points.values(), strict=True)
                 before, after = _records_beside(source, point)
             else:
@@ -201,7 +190,7 @@ class TimePages:
         return {
             "past": at is not None,
             "as_of": as_of,
-            "at": str(point.sequence) if one else iso(as_of.record_ms),
+            "at": str(point.sequence) if is_single else iso(as_of.record_ms),
             "rows": rows,
             "notes": notes,
             "figures": await self._figures(log, as_of),
@@ -243,14 +232,14 @@ async def _points(
 
 async def _events(sources: Mapping[str, LogSource], points: Mapping[str, LogPoint]) -> list[Row]:
     """Return the last events until a moment, the latest first."""
-    wanted = event_selection(None, None, [], (None, None), None, follow=False)
+    selection = event_selection(None, None, [], (None, None), None, follow=False)
     pages = {}
     for log, source in sources.items():
         point = points[log]
         if point.sequence:
             pages[log] = await find_page(
                 source,
-                wanted,
+                selection,
                 _EVENTS,
                 position(point.sequence, point.index) + 1,
                 backwards=True,

@@ -55,10 +55,10 @@ class TopicPages:
         await reader.wait_first_time(_TIMEOUT)
         retained, all_of_them = await self._rows(under)
         now_ms = round(time.time() * 1000)
-        found = reader.activity.branches(under, now_ms, retained)
-        rows = sorted(found.values(), key=lambda one: one.level)
+        branches = reader.activity.branches(under, now_ms, retained)
+        rows = sorted(branches.values(), key=lambda branch: branch.level)
         if sort != "level":
-            rows.sort(key=lambda one: _figure(one, sort), reverse=True)
+            rows.sort(key=lambda branch: _figure(branch, sort), reverse=True)
         return self._site.page(
             request,
             "topics.html",
@@ -101,8 +101,8 @@ class TopicPages:
         until, rows, all_of_them = self._retained.get(under, (0.0, [], True))
         begun = time.monotonic()
         if begun >= until:
-            wanted = "#" if under is None else f"{under}/#"
-            _, answer = await self._link.ask_any("retained", filter=wanted)
+            topic_filter = "#" if under is None else f"{under}/#"
+            _, answer = await self._link.ask_any("retained", filter=topic_filter)
             rows, all_of_them = answer["rows"], answer["cursor"] is None
             while len(self._retained) >= _KEPT:
                 del self._retained[next(iter(self._retained))]
@@ -113,9 +113,9 @@ class TopicPages:
 
     async def tail(self, request: web.Request) -> web.Response:
         """Show the latest messages on the topics of a filter."""
-        given = asked(request, "topic")
-        work = self._tails.find(given) if given is not None else None
-        return await self._site.answer(request, "tail.html", {"topic": given}, work)
+        topic = asked(request, "topic")
+        work = self._tails.find(topic) if topic is not None else None
+        return await self._site.answer(request, "tail.html", {"topic": topic}, work)
 
 
 def _figure(branch: Branch, name: str) -> float:
