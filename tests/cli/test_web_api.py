@@ -603,6 +603,17 @@ async def test_a_failed_request_may_be_tried_again_with_its_key() -> None:
 
 
 @pytest.mark.system
+@pytest.mark.parametrize("key", ["", "k" * 201, "a b", "é"])
+async def test_a_key_that_the_schema_forbids_is_refused(key: str) -> None:
+    link = PublishLink()
+    client = await _publishing(ApiPublisher(cast("Any", link)))
+    headers = {"Idempotency-Key": key, "Content-Type": "application/json"}
+    assert (await client.post("/", data=b'{"topic":"a"}', headers=headers)).status == 400
+    assert link.parts == []
+    await client.close()
+
+
+@pytest.mark.system
 async def test_many_messages_are_sent_in_parts_that_fit() -> None:
     link = PublishLink()
     client = await _publishing(ApiPublisher(cast("Any", link)))

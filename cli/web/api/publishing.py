@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ _KEY_SECONDS: Final = 600.0
 _MAX_KEYS: Final = 10_000
 _MAX_KEPT: Final = 16 * 1024 * 1024
 _LONGEST_KEY: Final = 200
+_KEY: Final = re.compile(rf"[!-~]{{1,{_LONGEST_KEY}}}")
 
 Text = Annotated[str, Field(max_length=65_535)]
 
@@ -145,8 +147,10 @@ class ApiPublisher:
         if kind not in ("application/json", NDJSON):
             raise UnsupportedType(f"Content-Type must be application/json or {NDJSON}")
         key = request.headers.get("Idempotency-Key")
-        if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isprintable()):
-            raise UsageError(f"Idempotency-Key must have 1 to {_LONGEST_KEY} printable characters")
+        if key is not None and not _KEY.fullmatch(key):
+            raise UsageError(
+                f"Idempotency-Key must have 1 to {_LONGEST_KEY} ASCII characters, no spaces"
+            )
         body = await _read(request, _MAX_LINES_BODY if kind == NDJSON else _MAX_BODY)
         if key is None:
             return await self._answer(kind, body, grant, base)

@@ -31,7 +31,7 @@ from eventstore.format.turn_parts import TurnAssembler
 from eventstore.reading.log_points import LogPoint, time_of
 from eventstore.reading.log_source import LogSource
 from projections.log_proof import statement
-from projections.past.event_reader import EventEntry, EventFilter, EventReader, parts_left, refs_of
+from projections.past.event_reader import EventEntry, EventFilter, EventReader, refs_of
 from projections.past.event_text import payload_words, words
 from projections.past.lost_records import lost_records
 from projections.past.topic_lookup import MessageTopics
@@ -408,12 +408,8 @@ class _Search:
         self, start: LogPoint, end: LogPoint, turns: TurnAssembler
     ) -> AsyncGenerator[_FoundEvent, None]:
         """Yield the selected events between two points, as far as there is time."""
-        async for entry in self._reader.entries(start, end, turns, ended=False):
+        async for entry in self._reader.entries(start, end, turns, ended=True):
             yield self._kept(entry)
-        if self._selected.stopped_at is None:
-            for part, void in await parts_left(self._source, turns, end.sequence):
-                async for entry in self._reader.selected(part, start, end, void=void):
-                    yield self._kept(entry)
 
     def _kept(self, entry: EventEntry) -> _FoundEvent:
         payload = payload_words(entry.event, entry.area) if self._payload else ""
