@@ -236,7 +236,7 @@ class Leadership:
     """The result of a takeover: the values that a new leader starts with."""
 
     epoch: int
-    found: FollowedState
+    followed: FollowedState
     """The fold of the log up to this node's BrokerStarted."""
 
 

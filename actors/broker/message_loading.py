@@ -34,13 +34,13 @@ _RETRY = 0.5
 class _Request:
     """Messages that a session needs."""
 
-    __slots__ = ("found", "left", "session")
+    __slots__ = ("left", "messages", "session")
 
     def __init__(self, session: Session, refs: Sequence[Position]) -> None:
         self.session = session
         self.left = deque(refs)
         """Positions of the messages that are still to be read."""
-        self.found: dict[Position, Message] = {}
+        self.messages: dict[Position, Message] = {}
 
 
 class MessageLoader:
@@ -102,7 +102,7 @@ class MessageLoader:
         await self._give(parts, records)
         for request in requests:
             if not request.left:
-                node.tell_if_alive(request.session, Loaded(request.found))
+                node.tell_if_alive(request.session, Loaded(request.messages))
         unserved = [request for request in requests if request.left and request not in parts]
         self._waiting.extendleft(reversed(unserved))
         self._waiting.extend(request for request in parts if request.left)
@@ -153,7 +153,7 @@ class MessageLoader:
             for ref in refs:
                 message = store.get(ref) or node.messages.get(ref)
                 if message is not None:
-                    request.found[ref] = message
+                    request.messages[ref] = message
                     request.left.popleft()
                 elif not request.session.stopped:
                     node.fail(CorruptLog(ref >> INDEX_BITS, "lacks a message it should contain"))

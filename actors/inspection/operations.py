@@ -246,11 +246,11 @@ class Operations:
         archive = node.state.archived
         if (
             archive is not None
-            and archive.said.where == where
-            and archive.said.through <= through <= archive.at >> INDEX_BITS
+            and archive.event.where == where
+            and archive.event.through <= through <= archive.at >> INDEX_BITS
         ):
             # Nothing changed: recording it again would make the log grow without end.
-            return {"through": archive.said.through, "position": archive.at}
+            return {"through": archive.event.through, "position": archive.at}
         if (yield from self._link_of(through)) != link:
             raise Refused(f"record {through} differs from the one in {shown(where)}")
         command = OperatorCommand("archived", by, where, None)

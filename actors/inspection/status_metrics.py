@@ -143,7 +143,7 @@ def _ends(rows: list[dict[str, Any]]) -> Numbers:
 
 def _through(sources: StatusSources) -> int:
     archived = sources.node.state.archived
-    return archived.said.through if archived is not None else 0
+    return archived.event.through if archived is not None else 0
 
 
 BROKER_VALUES = (

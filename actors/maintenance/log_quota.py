@@ -34,7 +34,7 @@ class ArchiveHold:
     def through(self) -> int:
         """The last archived record; 0 if none is known."""
         archived = self._node.state.archived
-        return archived.said.through if archived is not None else 0
+        return archived.event.through if archived is not None else 0
 
     def may_delete_before(self, first: int) -> bool:
         """Return whether the records before this one may be deleted."""

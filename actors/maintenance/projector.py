@@ -409,7 +409,7 @@ class Projector:
             node_state.cuts[-1] if node_state.cuts else None,
             None
             if node_state.archived is None
-            else (node_state.archived.at, node_state.archived.said),
+            else (node_state.archived.at, node_state.archived.event),
             None,
             node_state.epoch,
             [(name, *place) for name, place in node_state.followed.items()],

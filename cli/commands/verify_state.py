@@ -100,7 +100,7 @@ class _Verification:
             sys.stdout.write(text.json_line({"log": log, **fields} if log else fields) + "\n")
             return
         lines = [*verification_lines(outcome)]
-        if outcome.said is None and source.without_mark:
+        if outcome.reported is None and source.without_mark:
             lines.append(NO_MARK)
         for line in lines:
             prefix = "" if line.startswith(" ") else log_prefix(log)
@@ -119,7 +119,7 @@ def verification_lines(outcome: VerificationOutcome) -> Iterator[str]:
     more = len(outcome.divergences) - _LISTED + outcome.more
     if more > 0:
         yield f"and {more:,} more"
-    live, stored = outcome.said, outcome.found
+    live, stored = outcome.reported, outcome.stored
     if live is not None and outcome.equal:
         counts = _counts(outcome, live.sessions, live.retained)
         yield f"equal: {counts} in the broker, as of {format_position(live.end)}"
@@ -204,7 +204,7 @@ def _field_lines(part: FieldDifference, where: str) -> Iterator[str]:
 
 def verification_object(outcome: VerificationOutcome) -> dict[str, object]:
     """Return the result as a JSON object."""
-    live, stored = outcome.said, outcome.found
+    live, stored = outcome.reported, outcome.stored
     broker = None
     if live is not None:
         broker = {

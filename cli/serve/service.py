@@ -267,7 +267,7 @@ class Service:
             await self._process.join(broker.join, store, settings.personal_key_file)
             self._process.on_reload = lambda: self._note_reload(broker.node, self._outcome)
         if leadership is not None:
-            await take_over(broker.node, broker.adopt(leadership.found))
+            await take_over(broker.node, broker.adopt(leadership.followed))
         else:
             await recover(broker.node, broker.recover, self._notifier)
         if self._member is not None and leadership is not None:

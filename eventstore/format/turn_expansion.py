@@ -233,7 +233,7 @@ def _released(raw: _Raw) -> list[_Raw]:
 
 
 _EXPAND: Final[dict[str, tuple[frozenset[str], Callable[[_Raw], list[_Raw]]]]] = {
-    kind.__name__: (frozenset(one.name for one in fields(kind)), expand)
+    kind.__name__: (frozenset(column.name for column in fields(kind)), expand)
     for kind, expand in (
         (TurnPublished, _published),
         (TurnDelivered, _delivered),

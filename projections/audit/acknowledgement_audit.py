@@ -22,10 +22,10 @@ class AcknowledgementAudit:
     ``report`` is called with each violation.
     """
 
-    __slots__ = ("_found", "_resending", "_saw_opening", "_unfinished", "latencies", "open")
+    __slots__ = ("_resending", "_saw_opening", "_unfinished", "_violations", "latencies", "open")
 
     def __init__(self, report: Callable[[Violation], object]) -> None:
-        self._found = report
+        self._violations = report
         self._resending: RedeliveryOrder | None = None
         """What a resumed session sends again; None: nothing, or it is not known."""
         self._saw_opening = False
@@ -36,11 +36,11 @@ class AcknowledgementAudit:
         """Messages in flight to the client."""
 
     def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.ACKNOWLEDGEMENT, at, what))
+        self._violations(Violation(Rule.ACKNOWLEDGEMENT, at, what))
 
     def _report_all(self, violations: Iterable[Violation]) -> None:
         for violation in violations:
-            self._found(violation)
+            self._violations(violation)
 
     def opened(self, resumed: SessionState | None, at: Position, *, known: bool) -> None:
         """Begin a connection; ``resumed`` is the state that continues, None: a new one begins.

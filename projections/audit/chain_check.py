@@ -82,25 +82,25 @@ class ChainBreak(NamedTuple):
     what: str
 
 
-def check_link(one: RecordLink, other: RecordLink) -> Iterator[ChainBreak]:
-    """Yield the breaks between a record and the next existing one.
+def check_link(record: RecordLink, other: RecordLink) -> Iterator[ChainBreak]:
+    """Yield the breaks between a record and the next existing record.
 
     Missing records are reported by the scan.
     """
     at = position(other.sequence, 0)
-    if other.sequence != one.sequence + 1:
+    if other.sequence != record.sequence + 1:
         return
-    if one.link and other.previous and other.previous != one.link:
-        yield ChainBreak(Rule.CHAIN, at, f"does not continue record {one.sequence}")
+    if record.link and other.previous and other.previous != record.link:
+        yield ChainBreak(Rule.CHAIN, at, f"does not continue record {record.sequence}")
         return
-    if one.part < 0 or other.part < 0:
+    if record.part < 0 or other.part < 0:
         return
     if other.part == 0:
-        if not one.last and not other.starts:
+        if not record.last and not other.starts:
             what = "begins a turn, but the previous turn was not completed and no broker started"
             yield ChainBreak(Rule.TURN, at, what)
-    elif one.last or other.part != one.part + 1:
-        before = f"part {one.part}" + (", the last one" if one.last else "")
+    elif record.last or other.part != record.part + 1:
+        before = f"part {record.part}" + (", the last one" if record.last else "")
         yield ChainBreak(Rule.TURN, at, f"is part {other.part} of a turn, behind {before}")
 
 

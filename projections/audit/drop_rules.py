@@ -63,7 +63,7 @@ class DropAudit:
         was_unsubscribed: Callable[[str], bool],
     ) -> None:
         self._left = was_unsubscribed
-        self._found = report
+        self._violations = report
         self._cases = cases
         self._outline = outline
         self._leaving: dict[str, Position] = {}
@@ -120,7 +120,7 @@ class DropAudit:
                 self._beyond.pop(ref, None)
         if not (isinstance(event, SessionClosed) and event.reason == "session_failed"):
             for at, what in self._beyond.values():
-                self._found(Violation(Rule.QUEUE, at, what))
+                self._violations(Violation(Rule.QUEUE, at, what))
         self._beyond.clear()
 
     def dropped(
@@ -199,7 +199,7 @@ class DropAudit:
             self._report(at, f"dropped as packet_too_large, but {what}{state.packet_maximum}")
 
     def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.DROP, at, what))
+        self._violations(Violation(Rule.DROP, at, what))
 
     def _without_subscription(self, state: SessionState, event: MessageDropped) -> str:
         """Return an error text if the session has no subscription with the filter."""

@@ -309,22 +309,22 @@ class _TakerAudit:
         for ref in sorted(erased):
             await self._is_erased(origin, ref, at)
         number = self._numbers[origin.name]
-        async for one in origin.up_to(event.through):
-            version = one.time_ms, number
-            if isinstance(one, ClearedTopics):
-                self._cleared(one.topics, version)
+        async for effect in origin.up_to(event.through):
+            version = effect.time_ms, number
+            if isinstance(effect, ClearedTopics):
+                self._cleared(effect.topics, version)
                 continue
-            key = one.share, one.ref
+            key = effect.share, effect.ref
             replaced = self.retained is not None and self.retained.may_be_replaced(
-                one.topic, version
+                effect.topic, version
             )
-            if one.retain and self.retained is not None:
-                self.retained.change(one.topic, version)
+            if effect.retain and self.retained is not None:
+                self.retained.change(effect.topic, version)
             if uncompared[key]:
                 self.due += 1
-                await self._took(origin, one, copies, uncompared, replaced=replaced)
-            elif looks and one.ref not in expired and one.ref not in erased:
-                await self._lacks(origin, one, record, at, replaced=replaced)
+                await self._took(origin, effect, copies, uncompared, replaced=replaced)
+            elif looks and effect.ref not in expired and effect.ref not in erased:
+                await self._lacks(origin, effect, record, at, replaced=replaced)
         read = origin.has_read(event.through)
         if origin.looks and whole and read:
             for copy in copies:
@@ -472,7 +472,7 @@ class _Origin:
         self._owed = OwedMessages(taker)
         self._turns = TurnAssembler(anywhere=True)
         self._records = source.records(source.begin, source.last)
-        self._found: deque[RequiredReplay | ClearedTopics] = deque()
+        self._effects: deque[RequiredReplay | ClearedTopics] = deque()
         self._complete = source.begin - 1
         """The last record of the last complete turn."""
         self._links: dict[int, str] = {}
@@ -494,16 +494,16 @@ class _Origin:
     async def up_to(self, through: Position) -> AsyncIterator[RequiredReplay | ClearedTopics]:
         """Yield what takes effect up to a position."""
         while True:
-            while self._found and self._found[0].at <= through:
-                yield self._found.popleft()
-            if self._found or self._complete >= through >> INDEX_BITS or not await self._read():
+            while self._effects and self._effects[0].at <= through:
+                yield self._effects.popleft()
+            if self._effects or self._complete >= through >> INDEX_BITS or not await self._read():
                 return
 
     async def rest(self) -> AsyncIterator[RequiredReplay | ClearedTopics]:
         """Yield what takes effect behind the last position."""
         while True:
-            while self._found:
-                effect = self._found.popleft()
+            while self._effects:
+                effect = self._effects.popleft()
                 if effect.at > self.through:
                     yield effect
             if not await self._read():
@@ -523,7 +523,7 @@ class _Origin:
             for raw in part.raw_events:
                 if raw["e"] == "ErasureRequested":
                     self.erased.update(from_runs(raw["keys"]))
-            self._found += self._owed.of(part)
+            self._effects += self._owed.of(part)
             for stored in self._owed.kept:
                 self._store.add(stored)
         return True

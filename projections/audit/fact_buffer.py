@@ -64,8 +64,8 @@ def folded(
 ) -> Iterator[FactChunk]:
     """Yield the results of a fold, whose rows have the columns ``results``."""
     results_left = iter(fold(rows))
-    while some := list(islice(results_left, MANY_ROWS)):
-        yield FactChunk(dict(zip(results, zip(*some, strict=True), strict=True)))
+    while rows := list(islice(results_left, MANY_ROWS)):
+        yield FactChunk(dict(zip(results, zip(*rows, strict=True), strict=True)))
 
 
 class FactColumns:

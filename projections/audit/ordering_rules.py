@@ -51,7 +51,7 @@ class QueueProgress:
     once shows that the client reads.
     """
 
-    __slots__ = ("_at", "_cases", "_found", "_outline", "_passed", "_since_ms")
+    __slots__ = ("_at", "_cases", "_outline", "_passed", "_since_ms", "_violations")
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class QueueProgress:
         cases: Callable[[str], object],
         outline: LogOutline,
     ) -> None:
-        self._found = report
+        self._violations = report
         self._cases = cases
         self._outline = outline
         self._at: Position = -1
@@ -87,7 +87,7 @@ class QueueProgress:
             self._passed.add(at >> INDEX_BITS)
             if len(self._passed) >= _PASSES:
                 what = "messages waited while others were sent to the client, with its window open"
-                self._found(Violation(Rule.PROGRESS, self._at, what))
+                self._violations(Violation(Rule.PROGRESS, self._at, what))
                 self._at = -1
 
     def finish(self) -> None:
@@ -101,7 +101,7 @@ class QueueProgress:
         stood_ms = until_ms - self._since_ms
         if reader_time and stood_ms > reader_time * 1000 + _GRACE_MS:
             what = f"messages waited for {stood_ms // 1000} s with the client connected and "
-            self._found(Violation(Rule.PROGRESS, self._at, f"{what}its window open"))
+            self._violations(Violation(Rule.PROGRESS, self._at, f"{what}its window open"))
             self._at = -1
 
     def _open(self, state: SessionState, at: Position) -> bool:

@@ -58,7 +58,7 @@ class _Step(NamedTuple):
     begin: Position | None
     """None: the beginning of the log."""
     through: Position
-    told: int
+    counted: int
     """Number of messages that were sent or left out."""
 
 
@@ -134,11 +134,11 @@ class OtherLogReplays:
                 if step.through >> INDEX_BITS > source.last or unknown.between(begin, step.through):
                     continue
                 there = by_filter[step.topic_filter].between(begin, step.through)
-                if there != step.told:
+                if there != step.counted:
                     what = (
                         f"of {there:,} messages on {shown(step.topic_filter)} from "
                         f"{place_text(begin)} to {place_text(step.through)} of log {log}, "
-                        f"{step.told:,} were sent or left out"
+                        f"{step.counted:,} were sent or left out"
                     )
                     report(Violation(Rule.REPLAY, step.at, what, session=step.session, node=node))
 

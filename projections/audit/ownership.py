@@ -67,7 +67,7 @@ class OwnershipAudit:
         """Whether this is the session of the bridge, whose drops need no session."""
         self._of_node = self._bridge or session.startswith(LOG_SESSION)
         """Whether the broker opens and closes this session for its own use."""
-        self._found = report
+        self._violations = report
         self._outline = outline
         self._opened: Position = -1
         """Position at which the connection began; -1: not known."""
@@ -160,7 +160,7 @@ class OwnershipAudit:
         self._opened, self._replaced, self._stopped = at, -1, -1
 
     def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.OWNERSHIP, at, what))
+        self._violations(Violation(Rule.OWNERSHIP, at, what))
 
 
 _LATE_MS: Final = 7_200_000
@@ -173,10 +173,10 @@ _SHOWN: Final = 60
 class SessionEnds:
     """Follows the ends of one session."""
 
-    __slots__ = ("_acted", "_found", "_outline", "_required")
+    __slots__ = ("_acted", "_outline", "_required", "_violations")
 
     def __init__(self, report: Callable[[Violation], object], outline: LogOutline) -> None:
-        self._found = report
+        self._violations = report
         self._outline = outline
         self._acted: str = ""
         """The operator's action on the session in this turn."""
@@ -271,4 +271,4 @@ class SessionEnds:
         self._report(at, f"it ended for an unknown reason: {shown}")
 
     def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.SESSION, at, what))
+        self._violations(Violation(Rule.SESSION, at, what))

@@ -69,7 +69,7 @@ class ReplayStep(NamedTuple):
 class ReplayAudit:
     """Follows the replays of one session; ``tell`` is called with each step."""
 
-    __slots__ = ("_found", "_opened", "_outline", "_placed", "_ready", "_sent", "_tell")
+    __slots__ = ("_opened", "_outline", "_placed", "_ready", "_sent", "_tell", "_violations")
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ReplayAudit:
         outline: LogOutline,
         tell: Callable[[ReplayStep, Position], object] | None,
     ) -> None:
-        self._found = report
+        self._violations = report
         self._outline = outline
         self._tell = tell
         self._opened: dict[str, Position] = {}
@@ -254,4 +254,4 @@ class ReplayAudit:
         )
 
     def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.REPLAY, at, what))
+        self._violations(Violation(Rule.REPLAY, at, what))

@@ -259,11 +259,11 @@ class _LogReplays:
         for at, qos, runs in step.deliveries:
             for number, ref in enumerate(from_runs(runs), at):
                 self._check_message(step, messages.by_ref.get(ref), ref, number, begin, places)
-                one = messages.by_ref.get(ref)
+                message = messages.by_ref.get(ref)
                 if ref in seen:
                     what = f"message {format_position(ref)} was sent twice by a replay"
                     self._report(Rule.DELIVERED_TWICE, number, what)
-                elif one is not None and qos != min(one.qos, step.qos):
+                elif message is not None and qos != min(message.qos, step.qos):
                     what = f"a replay sent message {format_position(ref)} at QoS {qos}"
                     self._report(Rule.QOS, number, what)
                 seen.add(ref)

@@ -92,7 +92,7 @@ class SessionAudit:
         self.cases: Counter[str] = Counter()
         """The number of checked cases of each rule."""
         self._begin = begin
-        self._found = self.violations.append if tell is None else tell
+        self._violations = self.violations.append if tell is None else tell
         self._known = not whole
         """Whether the state includes all earlier events."""
         self._broken = False
@@ -100,7 +100,7 @@ class SessionAudit:
         """Messages that took effect and that no event of the session mentions yet."""
         self._queue: dict[Position, ExpectedMessage] = {}
         """Messages in the session's queues."""
-        self._answers = AcknowledgementAudit(self._found)
+        self._answers = AcknowledgementAudit(self._violations)
         self._open = self._answers.open
         self.latencies = self._answers.latencies.counts
         self.slowest_ms = self._answers.latencies.slowest_ms
@@ -115,7 +115,7 @@ class SessionAudit:
         """Positions behind lost records that are not passed yet, the next one last."""
         self._tell_shared = shared
         self._begin_parts()
-        self._replays = ReplayAudit(self._found, outline, replayed)
+        self._replays = ReplayAudit(self._violations, outline, replayed)
         self._off: dict[str, int] = {}
         """Filters whose queue has the wrong number of bytes -> difference."""
 
@@ -222,12 +222,12 @@ class SessionAudit:
         """Begin the checks that follow one part of the state each, here or behind lost records."""
         outline, shared, known = self._outline, self._tell_shared, self._known
         self._shared = None if shared is None else SharedSteps(self.session, shared, begun=known)
-        self._repetitions = CheckpointSnapshotAudit(self._found)
-        self._wills = WillAudit(self._found, self._case, outline)
-        self._drops = DropAudit(self._found, self._case, outline, self._in_turn.left)
-        self._ends = SessionEnds(self._found, outline)
-        self._progress = QueueProgress(self._found, self._case, outline)
-        self._owner = OwnershipAudit(self.session, self._found, outline)
+        self._repetitions = CheckpointSnapshotAudit(self._violations)
+        self._wills = WillAudit(self._violations, self._case, outline)
+        self._drops = DropAudit(self._violations, self._case, outline, self._in_turn.left)
+        self._ends = SessionEnds(self._violations, outline)
+        self._progress = QueueProgress(self._violations, self._case, outline)
+        self._owner = OwnershipAudit(self.session, self._violations, outline)
 
     def _check(
         self, event: Event, kind: type, at: Position, time_ms: int, payload: bytes | None
@@ -294,11 +294,11 @@ class SessionAudit:
         self.cases[rule] += 1
 
     def _report(self, rule: str, at: Position, what: str, ref: Position | None = None) -> None:
-        self._found(Violation(rule, at, what, ref))
+        self._violations(Violation(rule, at, what, ref))
 
     def _report_all(self, violations: Iterable[Violation]) -> None:
         for violation in violations:
-            self._found(violation)
+            self._violations(violation)
 
     def _forget(self) -> None:
         """Forget the session, which ended: no more messages must be delivered to it."""

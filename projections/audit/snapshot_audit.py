@@ -15,10 +15,10 @@ from projections.state.snapshot import Part, encode_session
 class CheckpointSnapshotAudit:
     """Compares the repetitions of one session in checkpoints with its fold."""
 
-    __slots__ = ("_found", "_left", "_parts")
+    __slots__ = ("_left", "_parts", "_violations")
 
     def __init__(self, report: Callable[[Violation], object]) -> None:
-        self._found = report
+        self._violations = report
         self._parts: list[Part] = []
         self._left: dict[Position, Position] = {}
         """Message that becomes retained with its PUBREL and must be repeated in this turn ->
@@ -61,4 +61,4 @@ class CheckpointSnapshotAudit:
                 self._report(at + number, what)
 
     def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.CHECKPOINT, at, what))
+        self._violations(Violation(Rule.CHECKPOINT, at, what))

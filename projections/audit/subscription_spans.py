@@ -242,7 +242,7 @@ class SubscribedSessions:
             filters = self._find(topic)
         if len(filters) == 1:
             return filters[0].at(turn)
-        return [span for some in filters for span in some.at(turn)]
+        return [span for spans in filters for span in spans.at(turn)]
 
     def _find(self, topic: str) -> list[_OfFilter]:
         if len(self._topics) >= _TOPICS:

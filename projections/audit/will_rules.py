@@ -87,7 +87,7 @@ class WillAudit:
         cases: Callable[[str], object],
         outline: LogOutline,
     ) -> None:
-        self._found = report
+        self._violations = report
         self._cases = cases
         self._outline = outline
         self._armed: tuple[Position, WillArmed] | None = None
@@ -138,7 +138,7 @@ class WillAudit:
             )
 
     def _report(self, at: Position, what: str) -> None:
-        self._found(Violation(Rule.WILL, at, what))
+        self._violations(Violation(Rule.WILL, at, what))
 
     # Connections.
 
@@ -281,7 +281,7 @@ class WillAudit:
             self._cases(Rule.ERASURE)
             if 0 < (erased := self._outline.erased_at(owed.topic, owed.ref)) < at:
                 what = f"a will was published, but was erased at {format_position(erased)}"
-                self._found(Violation(Rule.ERASURE, at, what))
+                self._violations(Violation(Rule.ERASURE, at, what))
         differs = [*_differences(event, owed)]
         if differs:
             what = f"the will for {shown(owed.topic)} was published with another"

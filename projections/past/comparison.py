@@ -108,7 +108,7 @@ class Comparison:
         self._progress = progress
         self._checks: list[Check] = []
         self._only = only
-        self._found: list[Difference] = []
+        self._differences: list[Difference] = []
         self._freeze_above = _FREEZE_FROM
         self.watch: Callable[[Event], None] | None = None
         """Called after each event."""
@@ -130,12 +130,12 @@ class Comparison:
         """
         async for turn in read_turns(self._source, last, "comparing", self._progress):
             if self.on_record is not None:
-                self._found += filter(None, map(self.on_record, turn))
+                self._differences += filter(None, map(self.on_record, turn))
             self._turn(turn)
             begin_ms = self.times_ms[0] if self.times_ms is not None else turn[0].time_ms
             self.times_ms = begin_ms, turn[-1].time_ms
         self._look(position(last + 1, 0))
-        return self._found
+        return self._differences
 
     def _turn(self, turn: list[Record]) -> None:
         after = position(turn[-1].sequence + 1, 0)
@@ -171,7 +171,7 @@ class Comparison:
                     f"the state at {format_position(check.bound)} cannot be rebuilt: "
                     f"{self._source.beginning()}, and there is no complete checkpoint in between"
                 )
-            self._found += check.look(self.node)
+            self._differences += check.look(self.node)
 
 
 def _digest(node: NodeState, name: str, *, pending: bool) -> int | None:
@@ -243,7 +243,7 @@ class ProjectionCheck:
     """
 
     bound: Position
-    found: StoredProjections
+    stored: StoredProjections
     sessions: list[str]
     retained: list[str]
     comparison: Comparison
@@ -254,11 +254,11 @@ class ProjectionCheck:
     def look(self, node: NodeState) -> Iterator[Difference]:
         """Yield the permanent differences."""
         for name in self.sessions:
-            ours, theirs = _digest(node, name, pending=False), self.found.sessions[name].digest
+            ours, theirs = _digest(node, name, pending=False), self.stored.sessions[name].digest
             if ours != theirs:
                 yield Difference(PROJECTIONS, SESSION, name, self.bound, ours, theirs)
         for topic in self.retained:
-            self._open(RETAINED, topic, _retained(node, topic), self.found.retained[topic].digest)
+            self._open(RETAINED, topic, _retained(node, topic), self.stored.retained[topic].digest)
         if self.whole:
             self._missing(node)
         if self.open:
@@ -266,10 +266,10 @@ class ProjectionCheck:
 
     def _missing(self, node: NodeState) -> None:
         for name in node.sessions.names() if self.only is None else [self.only]:
-            if name not in self.found.sessions and name not in self.found.torn:
+            if name not in self.stored.sessions and name not in self.stored.torn:
                 self._open(SESSION, name, _digest(node, name, pending=False), None)
         for topic in node.retained.topics() if self.only is None else ():
-            if topic not in self.found.retained:
+            if topic not in self.stored.retained:
                 self._open(RETAINED, topic, _retained(node, topic), None)
 
     def _open(self, kind: str, name: str, ours: int | None, theirs: int | None) -> None:

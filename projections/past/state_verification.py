@@ -35,9 +35,9 @@ _LOOKED_AT = 1000
 class VerificationOutcome:
     """The result of a comparison."""
 
-    said: LiveState | None = None
+    reported: LiveState | None = None
     """The answer of the broker; None: the broker was not asked."""
-    found: StoredProjections | None = None
+    stored: StoredProjections | None = None
     divergences: list[Divergence] = field(default_factory=list)
     more: int = 0
     """Number of differences that were only counted."""
@@ -51,7 +51,7 @@ class VerificationOutcome:
     @property
     def damaged(self) -> list[int]:
         """Sequences of the messages of the projections that cannot be read."""
-        return self.found.damaged if self.found is not None else []
+        return self.stored.damaged if self.stored is not None else []
 
     @property
     def equal(self) -> bool:
@@ -97,11 +97,11 @@ class StateVerification:
         outcome = VerificationOutcome(only=self._only)
         last, checks = 0, list[Check]()
         if self._broker is not None:
-            outcome.said, checks = await self._ask(self._broker)
-            last = await self._broker.until_stored(outcome.said.end)
+            outcome.reported, checks = await self._ask(self._broker)
+            last = await self._broker.until_stored(outcome.reported.end)
         reader = self._reader
         stored = await (reader.all() if self._only is None else reader.one(self._only))
-        outcome.found = stored
+        outcome.stored = stored
         last = max(last, (await self._source.bounds())[1])
         comparison = Comparison(self._source, checks, self._only, self._progress)
         differences = await self._compare(comparison, stored, last)
@@ -141,8 +141,8 @@ class StateVerification:
 
     def _check_known(self, outcome: VerificationOutcome) -> None:
         """Raise NotFound if neither side knows the session."""
-        here = outcome.said is not None and outcome.said.sessions
-        if not here and (outcome.found is None or not outcome.found.sessions):
+        here = outcome.reported is not None and outcome.reported.sessions
+        if not here and (outcome.stored is None or not outcome.stored.sessions):
             raise NotFound(f"no session {name(self._only or '')}")
 
     async def _origins(self, differences: Iterable[Difference], last: int) -> list[Divergence]:
@@ -199,7 +199,7 @@ class StateVerification:
                 return Divergence(difference, difference.bound)
             shown = describe_message(message.qos, message.ref, len(message.payload))
             return Divergence(difference, difference.bound, message=shown)
-        held = self._reader.found.sessions.get(difference.name)
+        held = self._reader.projections.sessions.get(difference.name)
         if held is None:
             return Divergence(difference, difference.bound)
         version, state = await self._reader.session(difference.name)

@@ -85,12 +85,12 @@ class ProjectionReader:
         self._progress = progress
         self._stream = f"FOLDMQ_STATE_{node}"
         self._prefix = f"foldmq.state.{node}."
-        self.found = StoredProjections()
+        self.projections = StoredProjections()
         """The projections read so far."""
         self._large: dict[str, dict[int, StoredEntry]] = {}
         self._tables: dict[int, dict[str, StoredItem]] = {
-            SESSION: self.found.sessions,
-            RETAINED: self.found.retained,
+            SESSION: self.projections.sessions,
+            RETAINED: self.projections.retained,
             HISTORY: {},
             KEY: {},
         }
@@ -101,7 +101,7 @@ class ProjectionReader:
 
     async def all(self) -> StoredProjections:
         """Return all stored projections. Raises Unsettled or LogUnavailable."""
-        stored = self.found
+        stored = self.projections
         try:
             read_until, end = await self._bounds()
         except LostLog:
@@ -125,7 +125,7 @@ class ProjectionReader:
 
     async def one(self, name: str) -> StoredProjections:
         """Return the stored state of one session, and the mark."""
-        stored = self.found
+        stored = self.projections
         try:
             mark = await self._latest(MARK_KEY)  # first: the session may be newer, but not older
             entries = await self._parts(name)
@@ -208,12 +208,12 @@ class ProjectionReader:
             entry = decode_entry(data)
             message = retained_of(entry) if entry.kind == RETAINED else None
             if entry.kind == MARK:
-                self.found.mark = _mark(entry)
+                self.projections.mark = _mark(entry)
         except OtherVersion:
             self._other_version = True
             return None
         except (BadProjection, UnicodeDecodeError, struct.error):
-            self.found.damaged.append(sequence)
+            self.projections.damaged.append(sequence)
             return None
         self._digest = entry.digest
         if entry.kind == GONE:
@@ -229,7 +229,7 @@ class ProjectionReader:
                 item = StoredItem(entry.version, digest_number(short))
                 self._tables[entry.kind][entry.name] = item
         elif entry.kind != MARK:  # written by a later foldmq
-            self.found.damaged.append(sequence)
+            self.projections.damaged.append(sequence)
         return None
 
     def _drop(self, kind: int, name: str, part: int) -> None:
@@ -253,11 +253,11 @@ class ProjectionReader:
         return {
             name
             for name, parts in self._large.items()
-            if parts and (name in self.found.sessions or not _whole(parts.values()))
+            if parts and (name in self.projections.sessions or not _whole(parts.values()))
         }
 
     def _finish(self) -> None:
-        stored = self.found
+        stored = self.projections
         stored.torn = self._torn()
         for name, parts in self._large.items():
             if parts and name not in stored.torn:

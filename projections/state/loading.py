@@ -53,14 +53,14 @@ class ProjectionLoader:
     """Loads the messages of the projections, in the order in which they were stored."""
 
     node: NodeState
-    found: SessionVisitor
+    visit: SessionVisitor
     """Called with the state of each session, for reading only."""
     limit: Position
     """Position after the end of the log: no message may be newer."""
     key: Callable[[int], bytes | None] | None = None
     """Returns the keys of sealed contents."""
     _digest: int = 0
-    _found: int = 0
+    _tags: int = 0
     _mark: ProjectionMark | None = None
     _large: dict[str, dict[int, StoredEntry]] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class ProjectionLoader:
             raise BadProjection("the projections were written by a later foldmq")
         if entry.version > self.limit:
             raise BadProjection("the projections reflect more than the log contains")
-        self._found ^= version_tag(key, entry.version)
+        self._tags ^= version_tag(key, entry.version)
         if entry.kind == RETAINED:
             self.node.retained.load(retained_of(entry, self.key))
         elif entry.kind == HISTORY:
@@ -95,7 +95,7 @@ class ProjectionLoader:
             self._large_session(name, [entries[number] for number in sorted(entries)])
         if self._mark is None:
             raise BadProjection("the projections have no mark")
-        if self._found != self._digest:
+        if self._tags != self._digest:
             raise BadProjection("the projections are incomplete")
         parts = {name: len(entries) for name, entries in self._large.items()}
         return LoadedProjections(self._mark, self._digest, last, parts)
@@ -123,12 +123,12 @@ class ProjectionLoader:
             return
         frozen = frozen_from(entry.version, entry.body)
         self.node.load_frozen(frozen, entry.version, state)
-        self.found(state, frozen=True)
+        self.visit(state, frozen=True)
 
     def _live(self, state: SessionState, version: Position) -> None:
         state.saved = version
         self.node.load(state, version)
-        self.found(state, frozen=False)
+        self.visit(state, frozen=False)
 
     def _large_session(self, name: str, entries: list[StoredEntry]) -> None:
         first = entries[0]

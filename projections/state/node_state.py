@@ -102,7 +102,7 @@ class Archived(NamedTuple):
 
     at: Position
     """Position of the event."""
-    said: LogArchived
+    event: LogArchived
 
 
 class NodeState:

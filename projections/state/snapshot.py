@@ -158,7 +158,7 @@ def _replay_element(number: int, topic_filter: str, replay: ReplayState) -> tupl
     return [number, plain], size + _LOG_BYTES * logs
 
 
-_REPLAY_FIELDS = tuple(one.name for one in fields(ReplayState))
+_REPLAY_FIELDS = tuple(field.name for field in fields(ReplayState))
 
 
 def _alike(table: dict[int, InFlight]) -> Iterator[tuple[list[int], list[InFlight]]]:

@@ -134,8 +134,8 @@ FIELDS = (
     SessionField(
         "subscriptions",
         lambda state: [
-            (one.filter, one.qos, one.active, one.options, one.identifier)
-            for one in state.subscriptions.values()
+            (entry.filter, entry.qos, entry.active, entry.options, entry.identifier)
+            for entry in state.subscriptions.values()
         ],
         _show_subscription,
         lambda state: len(state.subscriptions),

@@ -30,7 +30,7 @@ class FilterReader:
         "_subscribing",
         "_user",
         "_v5",
-        "found",
+        "filters",
         "identifier",
         "names",
         "packet_id",
@@ -47,7 +47,7 @@ class FilterReader:
         if v5:
             values, self._user = fields.properties(kind)
             self.identifier = cast("int", values.get(SUBSCRIPTION_IDENTIFIER, 0)) if values else 0
-        self.found: list[tuple[str, int]] = []
+        self.filters: list[tuple[str, int]] = []
         """Topic filters of a SUBSCRIBE, with the requested QoS."""
         self.names: list[str] = []
         """Topic filters of an UNSUBSCRIBE."""
@@ -61,7 +61,7 @@ class FilterReader:
     @property
     def count(self) -> int:
         """The number of filters that have been read."""
-        return len(self.found) + len(self.names)
+        return len(self.filters) + len(self.names)
 
     def read(self, most: int = sys.maxsize) -> bool:
         """Read at most ``most`` filters; return whether all filters have been read."""
@@ -87,25 +87,27 @@ class FilterReader:
             elif options not in _QOS:
                 what = f"SUBSCRIBE: requested QoS byte is 0x{options:02x}, not 0, 1 or 2"
                 raise malformed(what, "MQTT-3.8.3-4")
-            self.found.append((topic_filter, options & QOS_BITS))
+            self.filters.append((topic_filter, options & QOS_BITS))
         return fields.at_end()
 
     def packet(self) -> Subscribe | Unsubscribe:
         """Return the packet; call this when all of its filters have been read."""
         if self._subscribing:
-            return Subscribe(self.packet_id, self.found, self._options, self.identifier, self._user)
+            return Subscribe(
+                self.packet_id, self.filters, self._options, self.identifier, self._user
+            )
         return Unsubscribe(self.packet_id, self.names, self._user)
 
     def _read_plain(self, most: int) -> None:
         """Read valid filters on a fast path for packets with thousands of them."""
-        fields, found, names = self._fields, self.found, self.names
+        fields, filters, names = self._fields, self.filters, self.names
         subscribing, v5 = self._subscribing, self._v5
         legal = LEGAL_OPTIONS if v5 else _QOS
         body, at = fields.body, fields.at
         size = len(body)
         last = size - subscribing
         try:
-            while at < size and len(found) + len(names) < most:
+            while at < size and len(filters) + len(names) < most:
                 start = at + 2
                 stop = start + (body[at] << 8 | body[at + 1])
                 text = body[start:stop].decode()
@@ -119,7 +121,7 @@ class FilterReader:
                         break
                     if v5:
                         self._options.append(options & ~QOS_BITS)
-                    found.append((text, options & QOS_BITS))
+                    filters.append((text, options & QOS_BITS))
                 else:
                     names.append(text)
                 at = stop + subscribing

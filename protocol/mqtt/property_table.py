@@ -192,18 +192,20 @@ _ALL = (
     _flag(SHARED_SUBSCRIPTION_AVAILABLE, "Shared Subscription Available", _NOWHERE, _CONNACK),
 )
 
-PROPERTIES: Mapping[int, Property] = {one.identifier: one for one in _ALL}
+PROPERTIES: Mapping[int, Property] = {item.identifier: item for item in _ALL}
 """All properties by their identifiers."""
 
 PLACES: tuple[PropertyCarrier, ...] = (WILL, *PacketType)
 """All packets that could have properties; PINGREQ and PINGRESP have none."""
 
 FROM_CLIENTS: Mapping[PropertyCarrier, Mapping[int, Property]] = {
-    place: {one.identifier: one for one in _ALL if place in one.from_clients} for place in PLACES
+    place: {item.identifier: item for item in _ALL if place in item.from_clients}
+    for place in PLACES
 }
 """The properties that a client may send in each packet."""
 
 FROM_SERVERS: Mapping[PropertyCarrier, Mapping[int, Property]] = {
-    place: {one.identifier: one for one in _ALL if place in one.from_servers} for place in PLACES
+    place: {item.identifier: item for item in _ALL if place in item.from_servers}
+    for place in PLACES
 }
 """The properties that a server may send in each packet."""

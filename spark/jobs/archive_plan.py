@@ -220,7 +220,7 @@ async def _check(client: Client, stored: NatsLog, archive: Directory, ledger: Le
 
 
 async def _record(client: Client, stream: str, sequence: int) -> Record:
-    async for found, data in read_stored(client, stream, sequence, sequence):
-        if found == sequence:
+    async for stored_sequence, data in read_stored(client, stream, sequence, sequence):
+        if stored_sequence == sequence:
             return decode_record(sequence, data)
     raise CorruptLog(sequence, f"is not in stream {stream} or cannot be read there")

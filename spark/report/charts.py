@@ -263,7 +263,7 @@ def _in_page(name: str, label: str, drawn: str) -> Markup:
     content = re.sub(r"\s*<metadata>.*?</metadata>", "", content, flags=re.DOTALL)
     content = _ID.sub(rf'id="{name}-\1"', content)
     content = _REFERENCE.sub(rf"\g<1>{name}-\2", content)
-    content = _FAMILY.sub(lambda found: f"font{found[1] or ''}: {found[2] or ''}inherit", content)
+    content = _FAMILY.sub(lambda match: f"font{match[1] or ''}: {match[2] or ''}inherit", content)
     for ours, theirs in COLOURS.items():
         content = content.replace(theirs, f"var(--{ours})")
     # matplotlib has escaped its content.
