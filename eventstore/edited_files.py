@@ -25,9 +25,15 @@ def read_text(file: Path, what: str, refusal: type[FoldmqError]) -> str:
     """
     try:
         data = file.read_bytes()
-        return data.decode("utf-8-sig")
     except OSError as error:
         raise refusal(f"{file}: cannot read {what}: {error.strerror}") from None
+    return decode_text(file, data, refusal)
+
+
+def decode_text(file: Path, data: bytes, refusal: type[FoldmqError]) -> str:
+    """Return the text in ``data``, the content of a file; raises ``refusal`` if it is not UTF-8."""
+    try:
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, len(data) - len(error.object) + error.start) + 1
         raise refusal(f"{file}:{line}: not UTF-8 text") from None

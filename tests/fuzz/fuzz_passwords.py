@@ -12,6 +12,7 @@ import argon2
 from actors.access import passwords
 from actors.access.scram import parse_scram_keys
 from cli.users import line_files, passwd
+from eventstore.edited_files import decode_text
 
 FILE = Path("users")
 CHEAP = 100_000
@@ -21,7 +22,7 @@ CHEAP = 100_000
 def one(data: bytes) -> None:
     """Read a file and look at every user in it; raises AssertionError for what is wrong."""
     try:
-        text = passwords.decoded(FILE, data)
+        text = decode_text(FILE, data, passwords.PasswordFileError)
         users = passwords.parse_users(FILE, text)
     except passwords.PasswordFileError as error:
         message = str(error)

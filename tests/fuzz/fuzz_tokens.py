@@ -17,7 +17,7 @@ from actors.access import (
     jwt_keys,
     jwt_tokens,
 )
-from actors.access.credentials import Credentials, Verdict
+from actors.access.credentials import Credentials, Verdict, is_name
 
 SECRET = b"a secret of exactly 32 bytes ..."
 KEYS = jwt_keys.parse_keys(
@@ -59,7 +59,7 @@ def _signed(header: bytes, payload: bytes) -> bytes:
 
 def _read(token: bytes) -> None:
     claimed = jwt_tokens.claimed_user(token, "sub")
-    assert len(claimed) <= jwt_tokens.MAX_NAME, "a claim is bounded"
+    assert not claimed or is_name(claimed), "a claim is bounded"
     for options in (ANY, STRICT):
         try:
             verdict = jwt_tokens.read_token(token, options, NOW_MS)
@@ -81,7 +81,7 @@ def _one_line(error: Exception) -> None:
 
 def _accepted(verdict: Verdict) -> None:
     assert verdict.accepted
-    assert verdict.user is None or 0 < len(verdict.user) <= jwt_tokens.MAX_NAME
+    assert verdict.user is None or is_name(verdict.user)
     assert len(verdict.groups) <= callout.MAX_ENTRIES
     assert all(isinstance(group, str) and group for group in verdict.groups)
     assert verdict.expires_ms == 0 or verdict.expires_ms > NOW_MS

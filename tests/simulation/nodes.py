@@ -265,7 +265,7 @@ class SimNode:
         self.broker = broker
         self.join(broker)
         world.led(self, leadership)
-        await broker.adopt(leadership.found)
+        await broker.adopt(leadership.followed)
         if broker.node.failed.done():
             raise broker.node.failed.result()
         led = SimHooks(world, broker)
@@ -478,13 +478,13 @@ class NodesWorld(World):
     def led(self, node: SimNode, leadership: Leadership) -> None:
         """Note that a node leads, before it serves."""
         self.closings += 1
-        if leadership.found.tail.sequence != self.disk.stream.last:
+        if leadership.followed.tail.sequence != self.disk.stream.last:
             # Another one took over before this one heard that it leads: it does no longer.
             self.faults.counts["replaced before it knew that it led"] += 1
             return
         assert leadership.epoch > self.epoch
-        compare_states(leadership.found.state, fold(self.disk.decoded()))
-        compare_index(leadership.found)
+        compare_states(leadership.followed.state, fold(self.disk.decoded()))
+        compare_index(leadership.followed)
         started = [one.epoch for one in self.history() if isinstance(one, BrokerStarted)]
         assert started == list(range(1, leadership.epoch + 1))
         self.epoch, self._newest = leadership.epoch, node

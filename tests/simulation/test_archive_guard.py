@@ -188,7 +188,7 @@ async def test_the_last_report_counts(world: World) -> None:
     await tell(world, 5, where="/another")
     archived = world.broker.node.state.archived
     assert archived is not None
-    assert (archived.said.through, archived.said.where) == (5, "/another")
+    assert (archived.event.through, archived.event.where) == (5, "/another")
     await publish_noise(world, noisy, 400)
     assert world.disk.stream.first <= 6
     await tell(world, world.broker.node.journal.durable, where="/another")
@@ -232,7 +232,7 @@ async def test_it_is_known_in_the_next_life(world: World, *, stored: bool) -> No
     assert world.broker.node.state.archived == known
     assert fold(world.disk.decoded()).archived == known
     status = await world.broker.inspection.inspector.ask_for("status")
-    assert status["log"]["archived"] == known.said.through
+    assert status["log"]["archived"] == known.event.through
 
 
 @in_world(guarded, keep_until_archived=False)
@@ -344,7 +344,7 @@ async def test_killed_at_any_step_no_unarchived_record_is_lost(world: World, ste
     await world.crash()
     await world.start_with_retries()
     archived = world.broker.node.state.archived
-    assert (archived.said.through if archived is not None else 0) <= told
+    assert (archived.event.through if archived is not None else 0) <= told
     assert world.disk.stream.first <= told + 1
     compare(world)
     noisy = await world.connect("noisy", present=True)

@@ -141,9 +141,8 @@ async def replaced(world: LogWorld, process: Process) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-@runs(in_cluster)
-async def test_qos_0_of_a_replaced_leader_does_not_overtake(
-    here: LogWorld, there: LogWorld, *, monkeypatch: pytest.MonkeyPatch, waits: bool
+def test_qos_0_of_a_replaced_leader_does_not_overtake(
+    *, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """It reads what a client sent before the client went to the new leader.
 
@@ -151,22 +150,26 @@ async def test_qos_0_of_a_replaced_leader_does_not_overtake(
     """
     if not waits:
         monkeypatch.setattr(Qos0Exchange, "await_proof", lambda _exchange: None)
-    worlds = [here, there]
-    reader = await here.connect(name_in(worlds, 0), filters=[("t", 1)])
-    sender = await there.connect(name_in(worlds, 1))
-    old = await away(there)
-    sender.send(p.publish("t", b"1"))
-    await here.go(0.1)
-    await replaced(there, old)
-    sender = await there.connect(name_in(worlds, 1))
-    sender.send(p.publish("t", b"2"))
-    await here.go(1)
-    assert reader.payloads() == [b"2"]
-    old.resume()
-    await here.go(1)
-    assert reader.payloads() == []
-    dropped = [world.broker.node.dropped["exchange_replaced"] for world in worlds]
-    assert dropped == [int(not waits), 0]
+
+    async def scenario(here: LogWorld, there: LogWorld) -> None:
+        worlds = [here, there]
+        reader = await here.connect(name_in(worlds, 0), filters=[("t", 1)])
+        sender = await there.connect(name_in(worlds, 1))
+        old = await away(there)
+        sender.send(p.publish("t", b"1"))
+        await here.go(0.1)
+        await replaced(there, old)
+        sender = await there.connect(name_in(worlds, 1))
+        sender.send(p.publish("t", b"2"))
+        await here.go(1)
+        assert reader.payloads() == [b"2"]
+        old.resume()
+        await here.go(1)
+        assert reader.payloads() == []
+        dropped = [world.broker.node.dropped["exchange_replaced"] for world in worlds]
+        assert dropped == [int(not waits), 0]
+
+    in_cluster(scenario)
 
 
 @pytest.mark.parametrize("cut", [False, True], ids=["suspended", "cut off from NATS"])
