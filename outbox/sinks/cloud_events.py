@@ -67,25 +67,32 @@ class EventEncoder:
 
 
 def _content(payload: bytes, properties: MessageProperties) -> tuple[str, dict[str, Any]]:
-    """Return the content type of a payload, and its member of the event.
-
-    Without a type in its properties it is that of JSON, of text, or of bytes.
-    """
-    kind = properties.content_type
-    may_be_json = _is_json(kind) if kind else payload[:1] in _JSON_BEGINS
-    if may_be_json and _loads(payload) is not None:
-        return kind or _JSON, {"data": orjson.Fragment(payload)}
-    is_text = kind and (kind.startswith("text/") or properties.payload_format)
-    if not kind or (is_text and not may_be_json):
+    """Return the content type of a payload, and its member of the event."""
+    kind = properties.content_type or _kind_of(payload)
+    is_json = _is_json(kind)
+    if is_json and (not properties.content_type or _loads(payload) is not None):
+        return kind, {"data": orjson.Fragment(payload)}
+    if not is_json and (kind.startswith("text/") or properties.payload_format):
         with contextlib.suppress(UnicodeDecodeError):
-            return kind or _TEXT, {"data": payload.decode()}
-    return kind or _BINARY, {"data_base64": base64.b64encode(payload).decode()}
+            return kind, {"data": payload.decode()}
+    return kind, {"data_base64": base64.b64encode(payload).decode()}
+
+
+def _kind_of(payload: bytes) -> str:
+    """Return the content type of a payload without one: JSON, text, or bytes."""
+    if payload[:1] in _JSON_BEGINS and _loads(payload) is not None:
+        return _JSON
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return _BINARY
+    return _TEXT
 
 
 def event_headers(message: OutboxMessage, log: str) -> dict[str, str]:
     """Return the headers of a message in the binary mode; the body is its payload."""
     properties = _properties(message)
-    kind, _ = _content(message.payload, properties)
+    kind = properties.content_type or _kind_of(message.payload)
     attributes = _attributes(message, log, properties, kind)
     del attributes["datacontenttype"]
     headers = {"Content-Type": kind if kind.isascii() and kind.isprintable() else _BINARY}
