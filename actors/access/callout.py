@@ -12,7 +12,7 @@ import base64
 import binascii
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -294,7 +294,9 @@ def _allowed(fields: dict[str, Any], credentials: Credentials, now_ms: int) -> V
         user = credentials.username
     if user is not None and not is_name(user):
         raise BadAnswer('"user" is not a name')
-    groups = _optional(fields, "groups", _are_names, "a list of names") or ()
+    groups: Sequence[str] = ()
+    if fields.get("groups"):  # some languages write an empty list as an empty object
+        groups = _optional(fields, "groups", _are_names, "a list of names")
     expires = _optional(fields, "expires", _are_seconds, "a number of seconds")
     expires_ms = int(max(0, min(expires * 1000, LATEST_MS))) if expires is not None else 0
     if expires is not None and expires_ms <= now_ms:

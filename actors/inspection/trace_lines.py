@@ -236,7 +236,7 @@ def _packets(message: Packets) -> dict[str, Any]:
 _MESSAGES_MADE: dict[type, Callable[[Any], dict[str, Any]]] = {
     Authenticated: lambda message: {"result": message.verdict.result.name.lower()},
     Batch: _batch,
-    Loaded: lambda message: {"count": len(message.found)},
+    Loaded: lambda message: {"count": len(message.messages)},
     Outgoing: _outgoing,
     Packets: _packets,
     Retry: lambda message: {**_fields(message.message), "attempts": message.attempts},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from actors.routing.routes import NOWHERE, REFUSED, Route
 from actors.routing.subscriber import Subscriber
@@ -21,18 +21,28 @@ _FEW, _AT_LEAST = 8, 16
 """Maximum receivers for which a part has a minimum of messages; that minimum, at any pace."""
 
 
-class RoutingPlan(NamedTuple):
+class RoutingPlan:
     """The receivers of the messages of a batch."""
 
-    deliveries: Sequence[SomeMessages]
-    """Each set of subscribers that gets the same messages."""
-    withheld: Sequence[SomeMessages]
-    """Subscribers that may not read some messages."""
-    observed: bool
-    """Whether an observer of topics is to be notified."""
-    frozen: Sequence[str]
-    """Frozen sessions that get some of the messages: they are activated first, and the messages are
-    then planned again."""
+    __slots__ = ("deliveries", "frozen", "observed", "withheld")
+
+    def __init__(
+        self,
+        deliveries: Sequence[SomeMessages],
+        withheld: Sequence[SomeMessages],
+        frozen: Sequence[str],
+        *,
+        observed: bool,
+    ) -> None:
+        self.deliveries = deliveries
+        """Each set of subscribers that gets the same messages."""
+        self.withheld = withheld
+        """Subscribers that may not read some messages."""
+        self.observed = observed
+        """Whether an observer of topics is to be notified."""
+        self.frozen = frozen
+        """Frozen sessions that get some of the messages: they are activated first, and the messages
+        are then planned again."""
 
 
 def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
@@ -45,8 +55,8 @@ def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
         return RoutingPlan(
             [(first.targets, None)] if first.targets else [],
             [(first.denied, None)] if first.denied else [],
-            first.observed,
             first.to_activate(qos),
+            observed=first.observed,
         )
     groups: dict[Route, list[int]] = defaultdict(list)
     for at, route in enumerate(message_routes):
@@ -70,7 +80,7 @@ def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
         deliveries: list[SomeMessages] = [
             (route.targets, chosen) for route, chosen in groups.items() if route.targets
         ]
-        return RoutingPlan(deliveries, withheld, observed, frozen)
+        return RoutingPlan(deliveries, withheld, frozen, observed=observed)
     # A session may get messages by several routes: they must be merged to stay in order.
     shared: dict[tuple[Route, ...], list[Subscriber]] = defaultdict(list)
     for target, routes in owners.items():
@@ -84,7 +94,7 @@ def plan_routing(message_routes: Sequence[Route], qos: int) -> RoutingPlan:
         )
         for routes, targets in shared.items()
     ]
-    return RoutingPlan(merged, withheld, observed, frozen)
+    return RoutingPlan(merged, withheld, frozen, observed=observed)
 
 
 def same_route_at_once(route: Route, count: int, qos: int, enough: float) -> int:

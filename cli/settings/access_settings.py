@@ -71,7 +71,10 @@ class AccessFields(SettingsGroup):
 
 def access_contradictions(settings: "Settings") -> Iterator[str]:
     """Yield one message for each contradiction among these settings, with the remedy."""
-    yield from also_needs(settings, "jwt_keys", "jwt_issuer", "jwt_audience", "web_api_jwt")
+    tokens = [
+        name for name in ("jwt_issuer", "jwt_audience", "web_api_jwt") if getattr(settings, name)
+    ]
+    yield from also_needs(settings, "jwt_keys", *tokens)
     yield from also_needs(settings, "web_api_jwt", "web_api_jwt_roles")
     if settings.auth_subject is not None and not any(
         (settings.nats_listen, settings.bridge_url, settings.nats_url)

@@ -113,6 +113,7 @@ _METAVARS: Final = {
     "nats_url": "URL,...",
     "nats_domain": "NAME",
     "bridge_url": "URL",
+    "jwt_audience": "TEXT",
 }
 _METAVARS_BY_READER: Final = {
     size: "SIZE",

@@ -92,8 +92,8 @@ class History:
 
 
 def _percentile(percentiles: Percentiles | None, name: str) -> float | None:
-    """Return a value of a curve: 0 if nothing was measured, None beyond the histogram."""
-    value: float = 0.0 if percentiles is None else getattr(percentiles, name)
+    """Return a value of a curve; None if nothing was measured, and beyond the histogram."""
+    value: float = math.inf if percentiles is None else getattr(percentiles, name)
     return None if math.isinf(value) else value
 
 

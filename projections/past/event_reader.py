@@ -47,7 +47,10 @@ from projections.past.topic_records import TopicRecords
 if TYPE_CHECKING:
     from eventstore.reading.log_source import LogSource
 
-EVENT_TYPES: Final[dict[str, type]] = {kind.__name__.casefold(): kind for kind in get_args(Event)}
+EVENT_TYPES: Final[dict[str, type]] = {
+    kind.__name__.casefold(): kind
+    for kind in sorted(get_args(Event), key=lambda kind: kind.__name__)
+}
 """The types of events by name, in lower case."""
 
 

@@ -199,6 +199,8 @@ class PublishEncoder:
         if self._packets:
             return b"".join(self._packets[start:stop])
         heads, payloads = self._heads[start:stop], self._payloads[start:stop]
+        if self._ends is None and not self._end:
+            return b"".join(chain.from_iterable(zip(heads, payloads, strict=True)))
         ends: Iterable[bytes] = repeat(self._end, len(heads))
         if self._ends is not None:
             ends = self._ends[start:stop]

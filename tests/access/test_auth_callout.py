@@ -206,6 +206,12 @@ async def test_a_no_is_remembered_for_a_shorter_time() -> None:
     assert asked.check_now(ANN) is None
 
 
+@pytest.mark.parametrize("groups", [{}, [], "", None, 0])
+def test_empty_groups_of_any_form_are_none(groups: object) -> None:
+    answer = read_answer(json.dumps({"allow": True, "groups": groups}).encode(), ANN, NOW_MS)
+    assert (answer.verdict.result, answer.verdict.groups) == (AuthResult.ACCEPTED, ())
+
+
 @pytest.mark.parametrize(
     ("fields", "seconds"),
     [

@@ -281,3 +281,19 @@ async def test_observers_see_all_messages_and_a_failing_one_is_removed(world: Wo
     world.broker.node.remove_observer(observer)
     world.broker.node.remove_observer(observer)
     assert world.broker.node.observers == []
+
+
+@in_world()
+async def test_messages_that_a_session_loads_are_counted(world: World) -> None:
+    receiver = await world.connect("r", filters=[("a", 1)])
+    receiver.send(p.disconnect())
+    sender = await world.connect("s")
+    sender.send(p.publish("a", b"1", 1, 1), p.publish("a", b"2", 1, 2))
+    await world.go(0.1)
+    await world.restart()
+    _, sink = tracing(world, client="r")
+    again = await world.connect("r", present=True)
+    assert again.payloads() == [b"1", b"2"]
+    await world.go(0.1)
+    loaded = [line for line in sink.lines() if line["what"] == "Loaded"]
+    assert [line["message"] for line in loaded if line["kind"] == "gets"] == [{"count": 2}]

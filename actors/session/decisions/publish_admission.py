@@ -22,7 +22,7 @@ Nothing is decided about messages behind the one that closes the connection [MQT
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from actors.access.rules import TopicAcl
 from eventstore.format.positions import Position
@@ -70,20 +70,30 @@ class PublishRules:
     is sealed."""
 
 
-class AdmittedPublish(NamedTuple):
+class AdmittedPublish:
     """The decision about the messages of a packet."""
 
-    accepted: Publishes
-    """The messages to be published."""
-    answered: int
-    """How many of the packet's messages are acknowledged: those before the one that closes the
-    connection."""
-    drops: Sequence[tuple[str, list[bytes]]] = ()
-    """The reason for dropping messages, and the topic of each."""
-    close: str = ""
-    """The reason for closing the connection; empty: it stays open."""
-    reasons: Sequence[int] = ()
-    """Reason codes of the acknowledgements (MQTT 5); empty: all are 0."""
+    __slots__ = ("accepted", "answered", "close", "drops", "reasons")
+
+    def __init__(
+        self,
+        accepted: Publishes,
+        answered: int,
+        drops: Sequence[tuple[str, list[bytes]]] = (),
+        close: str = "",
+        reasons: Sequence[int] = (),
+    ) -> None:
+        self.accepted = accepted
+        """The messages to be published."""
+        self.answered = answered
+        """How many of the packet's messages are acknowledged: those before the one that closes the
+        connection."""
+        self.drops = drops
+        """The reason for dropping messages, and the topic of each."""
+        self.close = close
+        """The reason for closing the connection; empty: it stays open."""
+        self.reasons = reasons
+        """Reason codes of the acknowledgements (MQTT 5); empty: all are 0."""
 
 
 def admit(
