@@ -14,6 +14,7 @@ Without an index, the latest messages on topics are found and followed in one pa
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
+from itertools import islice
 from typing import Any
 
 from eventstore.errors import CutOff, UsageError
@@ -324,7 +325,10 @@ class _Following:
         self._next: dict[str, int | None] = {}
         self._known: set[str] = set()
         """Sessions for which it is known whether they end with their connection."""
-        self._retained: set[Position] = set()
+        self._seen = 0
+        """Number of the followed messages for which the expiry of retained ones was planned."""
+        self._unclear: list[MessageStory] = []
+        """Of these, those from before the log of which it is not known that they are retained."""
 
     async def run(self) -> None:
         """Follow the messages to the end of the log."""
@@ -404,10 +408,17 @@ class _Following:
                 if following is not None:
                     self._plan([following])
         self._known &= awaited.keys()
-        for story in self.builder.stories.values():
-            if story.retain and story.topic is not None and story.ref not in self._retained:
-                self._retained.add(story.ref)
+        stories = self.builder.stories
+        candidates = [
+            *self._unclear,
+            *islice(reversed(stories.values()), len(stories) - self._seen),
+        ]
+        self._seen, self._unclear = len(stories), []
+        for story in candidates:
+            if story.retain and story.topic is not None:
                 self._plan(self._index.sequences(RETAINED_EXPIRED + story.topic, after + 1))
+            elif story.before:
+                self._unclear.append(story)
 
     async def _read(self, sequence: int) -> Record:
         """Return a record, and fetch some that follow."""
