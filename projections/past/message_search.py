@@ -8,10 +8,13 @@ record that concerns the messages that it follows:
   session for which a message waits, the records in which the session begins or ends;
 - the limits that applied, and the expiry of retained messages;
 - everything that is not indexed yet.
+
+Without an index, the latest messages on topics are found and followed in one pass.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, nsmallest
+from itertools import islice
 from typing import Any
 
 from eventstore.errors import CutOff, UsageError
@@ -47,7 +50,7 @@ from projections.past.topic_records import TopicRecords
 from projections.state.inconsistent_events import INCONSISTENCIES, inconsistency
 
 _UPDATE_EVERY = 16
-_REPEATING = (b'"MessagesCarried"', b'"will":[')
+_REPEATING = (b'"MessagesCarried"', b'"RetainedSnapshot"', b'"will":[')
 """Substrings of the records that repeat messages or contain wills."""
 
 
@@ -70,15 +73,21 @@ async def find_stories(
     """
 
     async def ask(log: LogSource) -> list[MessageStory]:
-        sessions, refs = IndexedSessions(log), [ref] if ref is not None else []
-        if ref is None:
-            refs = await _latest(log, topic_filter or "", last, until, progress)
-        if not log.index.empty and not all([await sessions.covers(each) for each in refs]):
-            raise BadIndex("the index does not cover a message")
-        following = _Following(log, sessions, refs, progress)
-        if refs:
-            await following.run()
-        known = [story for story in following.builder.stories.values() if story.known]
+        sessions = IndexedSessions(log)
+        if ref is None and log.index.empty:
+            latest = LatestMessages(topic_matcher(topic_filter or ""), last, until, log.begin)
+            builder: StoryBuilder = await _read_behind(log, latest, progress)
+        else:
+            refs = [ref] if ref is not None else []
+            if ref is None:
+                refs = await _latest(log, topic_filter or "", last, until, progress)
+            if not log.index.empty and not all([await sessions.covers(each) for each in refs]):
+                raise BadIndex("the index does not cover a message")
+            following = _Following(log, sessions, refs, progress)
+            if refs:
+                await following.run()
+            builder = following.builder
+        known = [story for story in builder.stories.values() if story.known]
         if client is not None:
             await _add_subscriber_state(log, sessions, known, client)
         return known
@@ -171,7 +180,7 @@ async def _add_subscriber_state(
 async def _latest(
     source: LogSource, topic_filter: str, count: int, until: Position | None, progress: Progress
 ) -> list[Position]:
-    """Return the positions of the latest messages on topics, searched from the end of the log.
+    """Return the positions of the latest messages on topics, searched from the end of an index.
 
     Raises BadIndex if some may not be indexed.
     """
@@ -179,13 +188,8 @@ async def _latest(
     named = TopicRecords(index, topic_filter, matches).named
     refs: list[Position] = []
     if until is None or sequence_of(until) > index.last:
-        behind = LatestMessages(matches, count, until, source.begin if index.empty else 1)
-        if index.empty and source.begin > 1:
-            async for record in _repeating(source, _REPEATING, progress):
-                behind.look_ahead(record)
-        async for record in _not_indexed(source, progress):
-            behind.take(record)
-        refs = behind.refs
+        behind = await _read_behind(source, LatestMessages(matches, count, until), progress)
+        refs = [*behind.stories]
     end = index.last if until is None else sequence_of(until)
     before = [number for number in named if number <= end]
     look = _FIRST_LOOK
@@ -193,12 +197,12 @@ async def _latest(
         start = max(0, len(before) - look)
         indexed = LatestMessages(matches, count - len(refs), until)
         for record in await _turns_of(source, named, start, len(before)):
-            indexed.take(record)
-        if len(indexed.refs) == count - len(refs) or not start:
-            refs = [*indexed.refs, *refs]
+            indexed.take_turn(record)
+        if len(indexed.refs()) == count - len(refs) or not start:
+            refs = [*indexed.refs(), *refs]
             break
         look *= 4
-    if len(refs) < count and not index.empty and max(source.begin, index.first) > 1:
+    if len(refs) < count and max(source.begin, index.first) > 1:
         raise BadIndex("older messages may not be indexed")
     return refs
 
@@ -215,55 +219,85 @@ async def _turns_of(source: LogSource, named: Sequence[int], start: int, stop: i
     return records
 
 
-class LatestMessages:
-    """The latest matching messages of some records, and of those that the records repeat.
+async def _read_behind(
+    source: LogSource, latest: "LatestMessages", progress: Progress
+) -> "LatestMessages":
+    """Find the latest messages behind the index, and follow them to the end of the log."""
+    if source.index.empty and source.begin > 1:
+        async for record in _repeating(source, _REPEATING, progress):
+            latest.look_ahead(record)
+        latest.refs()
+    async for record in _not_indexed(source, progress):
+        latest.take_turn(record)
+    latest.refs()
+    return latest
 
-    ``begin`` is the sequence of the log's first record.
+
+class LatestMessages(StoryBuilder):
+    """Finds the latest matching messages of some records, and follows them in the same pass.
+
+    Also those from before the log that the records repeat. ``begin`` is the sequence of the log's
+    first record. Up to twice ``count`` messages are followed until :meth:`refs` is called.
     """
 
     def __init__(
         self, matches: Callable[[str], bool], count: int, until: Position | None, begin: int = 1
     ) -> None:
+        super().__init__((), begin)
         self._matches, self._count, self._until = matches, count, until
-        self._begin = position(begin, 0)
         self._turns = TurnAssembler()
         self._wills: set[Position] = set()
         """Wills from before the beginning, which are no messages yet."""
-        self.refs: list[Position] = []
+
+    def refs(self) -> list[Position]:
+        """Return the positions of these messages in the order of the log, and keep no others."""
+        self.keep(sorted(self.stories.keys() - self._wills)[-self._count :])
+        return [*self.stories]
 
     def look_ahead(self, record: Record) -> None:
-        """Process a record with wills or a MessagesCarried; call it for all of these first."""
+        """Process a record that repeats messages or has wills; call it for all of these first."""
         for _, event in record.events():
             if isinstance(event, SessionSnapshot) and event.state.get("will") is not None:
                 self._wills.add(event.state["will"][3])
-            elif isinstance(event, MessagesCarried):
-                self._add(event, from_runs(event.refs))
+            elif isinstance(event, (MessagesCarried, RetainedSnapshot)):
+                self._choose(event, from_runs(event.refs))
+        super().look_ahead(record)
 
-    def take(self, record: Record) -> None:
-        """Process the next record."""
+    def take_turn(self, record: Record) -> None:
+        """Process the next record, with the others of its turn as soon as that is complete."""
         for part in self._turns.take(record)[1]:
             try:
-                for index, event in part.events():
-                    at = position(part.sequence, index)
-                    if isinstance(event, MessagePublished):
-                        if self._until is None or at <= self._until:
-                            self._add(event, range(at, at + event.count))
-                    elif isinstance(event, RetainedSnapshot):
-                        self._add(event, from_runs(event.refs))
+                self.take(part)
             except INCONSISTENCIES as error:
                 raise inconsistency(part, error) from error
 
-    def _add(
-        self, event: MessagePublished | MessagesCarried | RetainedSnapshot, refs: Sequence[Position]
+    def _published(self, event: MessagePublished, at: Position, ms: int) -> None:
+        if self._until is None or at <= self._until:
+            self._choose(event, range(at, at + event.count))
+        super()._published(event, at, ms)
+
+    def _repeated(self, event: RetainedSnapshot, at: Position, ms: int) -> None:
+        followed = len(self.stories)
+        self._choose(event, from_runs(event.refs))
+        if len(self.stories) > followed:
+            self.refs()  # in the order of the log again
+        super()._repeated(event, at, ms)
+
+    def _choose(
+        self, event: MessagePublished | MessagesCarried | RetainedSnapshot, refs: Iterable[Position]
     ) -> None:
-        if any(map(self._matches, event.topics)):
-            matching = {
-                ref
-                for offset, ref in enumerate(refs)
-                if (isinstance(event, MessagePublished) or ref < self._begin)
-                and self._matches(topic_of(event, offset))
-            }
-            self.refs = sorted({*self.refs, *matching} - self._wills)[-self._count :]
+        """Follow the latest matching messages of an event."""
+        if not any(map(self._matches, event.topics)):
+            return
+        if len(self.stories) > 2 * self._count:
+            self.refs()
+        matching = [
+            ref
+            for offset, ref in enumerate(refs)
+            if (isinstance(event, MessagePublished) or self._old(ref))
+            and self._matches(topic_of(event, offset))
+        ]
+        self.follow(sorted(matching)[-self._count :])
 
 
 class _Following:
@@ -291,7 +325,10 @@ class _Following:
         self._next: dict[str, int | None] = {}
         self._known: set[str] = set()
         """Sessions for which it is known whether they end with their connection."""
-        self._retained: set[Position] = set()
+        self._seen = 0
+        """Number of the followed messages for which the expiry of retained ones was planned."""
+        self._unclear: list[MessageStory] = []
+        """Of these, those from before the log of which it is not known that they are retained."""
 
     async def run(self) -> None:
         """Follow the messages to the end of the log."""
@@ -371,10 +408,17 @@ class _Following:
                 if following is not None:
                     self._plan([following])
         self._known &= awaited.keys()
-        for story in self.builder.stories.values():
-            if story.retain and story.topic is not None and story.ref not in self._retained:
-                self._retained.add(story.ref)
+        stories = self.builder.stories
+        candidates = [
+            *self._unclear,
+            *islice(reversed(stories.values()), len(stories) - self._seen),
+        ]
+        self._seen, self._unclear = len(stories), []
+        for story in candidates:
+            if story.retain and story.topic is not None:
                 self._plan(self._index.sequences(RETAINED_EXPIRED + story.topic, after + 1))
+            elif story.before:
+                self._unclear.append(story)
 
     async def _read(self, sequence: int) -> Record:
         """Return a record, and fetch some that follow."""

@@ -1,6 +1,7 @@
 """Possible reasons why a log records no message on a topic."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from itertools import islice
@@ -104,7 +105,7 @@ def _unrecorded_reason(past: ClientPast, topic: str, *, then: bool) -> str:
 async def _of_client(source: LogSource, topic: str, client: str, end: int) -> list[str]:
     """Return the filters for a topic that a client was denied, and its drops as a slow reader."""
     covers = partial(matches, topic)
-    unread: dict[str, list[EventEntry]] = {note: [] for note in _NOTES}
+    unread = {note: _UnreadDrops() for note in _NOTES}
     async for entry in _drops(source, topic, client, end):
         event = entry.event
         if (
@@ -116,7 +117,7 @@ async def _of_client(source: LogSource, topic: str, client: str, end: int) -> li
                 note = _UNNAMED
             else:
                 note = "" if all(map(covers, event.topics)) else _SHARED
-            unread[note].append(entry._replace(area=memoryview(b""), record=None))
+            unread[note].add(entry, event)
     filters = {
         each.filter: each
         for each in await _denied(source, client, end)
@@ -127,8 +128,35 @@ async def _of_client(source: LogSource, topic: str, client: str, end: int) -> li
         f"{who} was denied {display.name(name)} at {place_of(each)}: {denial_text(each.code)}"
         for name, each in islice(reversed(filters.items()), _MAX_ALIKE)
     ]
-    reasons += [_unread_text(who, entries) + note for note, entries in unread.items() if entries]
+    reasons += [drops.text(who) + note for note, drops in unread.items() if drops.latest]
     return reasons
+
+
+@dataclass(slots=True)
+class _UnreadDrops:
+    """Messages that were dropped because a client did not read: their number and their topics."""
+
+    count: int = 0
+    topics: dict[str, None] = field(default_factory=dict)
+    latest: EventEntry | None = None
+
+    def add(self, entry: EventEntry, event: MessageDropped) -> None:
+        """Count the messages of an event."""
+        self.count += event.count
+        if len(event.topics) < MAX_DROPPED_TOPICS:
+            self.topics.update(dict.fromkeys(event.topics))
+        self.latest = entry._replace(area=memoryview(b""), record=None)
+
+    def text(self, who: str) -> str:
+        """Return what was dropped, for a sentence."""
+        topics = position_text.several(map(display.name, self.topics), len(self.topics))
+        on = f" on {topics}" if self.topics else ""
+        were = "was" if self.count == 1 else "were"
+        place = place_of(self.latest) if self.latest is not None else ""
+        return (
+            f"{display.count_of(self.count, 'message')}{on} {were} dropped for {who}, the last at "
+            f"{place}, because it did not read (max_outbound_bytes)"
+        )
 
 
 _SHARED: Final = ": the log only records the total for these topics"
@@ -165,20 +193,6 @@ async def _drops(source: LogSource, topic: str, client: str, end: int) -> AsyncI
             yield entry
     async for entry in effective_entries(source, chosen, first, LogPoint(end)):
         yield entry
-
-
-def _unread_text(who: str, entries: Sequence[EventEntry]) -> str:
-    """Return which messages were dropped because a client did not read, for a sentence."""
-    events = [entry.event for entry in entries if isinstance(entry.event, MessageDropped)]
-    count = sum(event.count for event in events)
-    named = [event for event in events if len(event.topics) < MAX_DROPPED_TOPICS]
-    topics = dict.fromkeys(topic for event in named for topic in event.topics)
-    on = f" on {position_text.several(map(display.name, topics), len(topics))}" if topics else ""
-    were = "was" if count == 1 else "were"
-    return (
-        f"{display.count_of(count, 'message')}{on} {were} dropped for {who}, the last at "
-        f"{place_of(entries[-1])}, because it did not read (max_outbound_bytes)"
-    )
 
 
 async def _refused(source: LogSource, topic: str, end: int) -> list[str]:

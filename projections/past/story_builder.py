@@ -144,21 +144,40 @@ class StoryBuilder:
     def __init__(self, refs: Iterable[Position], begin: int = 1) -> None:
         self.stories: dict[Position, MessageStory] = {}
         """The followed messages, in the order of the log."""
-        self._refs = sorted({*refs})
+        self._refs: set[Position] = set()
         self._begin = begin
         self._partial = begin > 1
         """Whether no checkpoint of the log is complete yet."""
         self._known: dict[Position, MessageStory] = {}
         """Followed messages by all their positions."""
+        self._unreleased: dict[Position, MessageStory] = {}
+        """Followed messages that have not taken effect, by their first position."""
         self._record: Record | None = None
         """The record that is being read."""
         self._limits: Mapping[str, Any] | None = None
         self._parts: list[dict[str, Any]] = []
         self._clean: set[str] = set()
         self._copies = OpenCopies()
-        for ref in filter(self._old, self._refs):
-            story = MessageStory(ref, before=begin, effective=True)
-            self.stories[ref] = self._known[ref] = story
+        self.follow(sorted(refs))
+
+    def follow(self, refs: Iterable[Position]) -> None:
+        """Follow more messages: those from before the log, or those not published yet."""
+        for ref in refs:
+            if ref not in self._refs:
+                self._refs.add(ref)
+                if self._old(ref):
+                    story = MessageStory(ref, before=self._begin, effective=True)
+                    self.stories[ref] = self._known[ref] = story
+
+    def keep(self, refs: Iterable[Position]) -> None:
+        """Stop following all messages but some of those followed, in the order of the log."""
+        kept = {ref: self.stories[ref] for ref in refs}
+        for ref in self.stories.keys() - kept.keys():
+            self._unreleased.pop(ref, None)
+            for copy in self.stories[ref].copies:
+                self._copies.settle(copy)
+        self.stories, self._refs = kept, set(kept)
+        self._known = {ref: story for ref, story in self._known.items() if story.ref in kept}
 
     def look_ahead(self, record: Record) -> None:
         """Read a record with a MessagesCarried; call it for all of these first."""
@@ -179,8 +198,8 @@ class StoryBuilder:
         not released it yet.
         """
         yield from self._copies.awaited()
-        for story in self.stories.values():
-            if not story.effective and story.session is not None:
+        for story in self._unreleased.values():
+            if story.session is not None:
                 yield "held", story.session
 
     def note_clean(self, session: str, *, clean: bool) -> None:
@@ -246,7 +265,7 @@ class StoryBuilder:
     # ------------------------------------------------------------- the message
 
     def _published(self, event: MessagePublished, at: Position, ms: int) -> None:
-        chosen = [ref - at for ref in self._refs if 0 <= ref - at < event.count]
+        chosen = [offset for offset in range(event.count) if at + offset in self._refs]
         if not chosen:
             return
         pids = from_runs(event.pids)
@@ -268,6 +287,8 @@ class StoryBuilder:
             self.stories[story.ref] = self._known[story.ref] = story
             if event.qos < 2 or event.will:
                 self._takes_effect(story, at)
+            else:
+                self._unreleased[story.ref] = story
 
     def _noted(self, event: MessagesCarried | InboundReplaced, at: Position, ms: int) -> None:
         for offset, story in self._concerned(from_runs(event.refs)):
@@ -286,6 +307,7 @@ class StoryBuilder:
 
     def _takes_effect(self, story: MessageStory, at: Position) -> None:
         story.effective, story.effective_at = True, at
+        self._unreleased.pop(story.ref, None)
 
     # ------------------------------------------------------------- from before the log
 
@@ -302,6 +324,7 @@ class StoryBuilder:
                 story.steps.append(StoryStep(at + offset, ms, "repeated"))
             elif story.before and not story.steps:
                 story.session, story.effective = event.session, False
+                self._unreleased[story.ref] = story
 
     def _snapshot(self, event: SessionSnapshot, at: Position, ms: int) -> None:
         """Record the messages from before the log that a session holds."""
@@ -332,6 +355,7 @@ class StoryBuilder:
             if story is not None and story.before:
                 story.session, story.qos, story.pid = name, 2, pid
                 story.effective = False
+                self._unreleased[story.ref] = story
 
     def _found(
         self, session: str, held: InFlight, outcome: DeliveryOutcome, step: StoryStep
@@ -433,8 +457,8 @@ class StoryBuilder:
 
     def _session_ended(self, name: str, at: Position, ms: int, reason: str) -> None:
         self._copies.end_session(name, at, ms, reason)
-        for story in self.stories.values():
-            if story.session == name and not story.effective:
+        for story in self._unreleased.values():
+            if story.session == name:
                 already = story.steps and story.steps[-1].what == "discarded"
                 if not already:
                     story.steps.append(StoryStep(at, ms, "discarded"))

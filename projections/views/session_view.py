@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
-
-from pydantic import TypeAdapter
 
 from eventstore.format.positions import Position
 from projections.state.waiting_queue import FLAG_BITS, QOS_MASK, RETAIN_FLAG
@@ -340,13 +337,39 @@ def with_messages(view: SessionView, topics: Topics) -> SessionView:
 def session_from(answer: Mapping[str, Any]) -> SessionView:
     """Return a session that a broker reported, see :func:`projections.views.vocabulary.plain`.
 
-    Keys of a later version are left out of its rows.
+    Keys of a later version are left out of its rows; fields that an earlier version does not have
+    get their default. Values are not converted: what is null in the answer is None.
     """
-    own = {each.name for each in fields(SessionView)}
+    own = {name: answer[name] for name in _names(SessionView) & answer.keys()}
+    for name, kind in _PARTS.items():
+        if own.get(name) is not None:
+            rows = [_row(kind, row) for row in own[name]["rows"]]
+            own[name] = Part(own[name]["total"], rows)
+    for name, single in (("oldest", MessageView), ("will", WillView)):
+        if own[name] is not None:
+            own[name] = _row(single, own[name])
     live = {name: value for name, value in answer.items() if name not in own}
-    return _reported().validate_python({**answer, "live": live})
+    return SessionView(**own, live=live)
 
 
-@cache
-def _reported() -> TypeAdapter[SessionView]:
-    return TypeAdapter(SessionView)
+_PARTS: dict[str, type[Any]] = {
+    "subscriptions": SubscriptionView,
+    "in_flight": DeliveryView,
+    "releasing": DeliveryView,
+    "inbound": InboundView,
+    "members": MemberView,
+}
+
+
+def _row(kind: type[Row], values: Mapping[str, Any]) -> Row:
+    """Return a row; keys of a later version are left out."""
+    own = {name: values[name] for name in _names(kind) & values.keys()}
+    if kind is SubscriptionView:
+        own["oldest"] = [_row(MessageView, message) for message in own.get("oldest", ())]
+        if own.get("replay") is not None:
+            own["replay"] = _row(ReplayView, own["replay"])
+    return kind(**own)
+
+
+def _names(kind: type[Any]) -> set[str]:
+    return {column.name for column in fields(kind)}

@@ -1,6 +1,7 @@
 """The answer of ``foldmq why`` where the log has no message."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -20,7 +21,9 @@ from eventstore.format.positions import MAX_INDEX, position
 from eventstore.format.records import Record, decode_record
 from eventstore.reading.log_index import LogIndex
 from eventstore.reading.log_source import LogSource
+from projections.past import missing_message
 from projections.past.missing_message import explain_no_message
+from projections.past.subscriber_state import DeniedFilter
 
 
 class HeldSource:
@@ -152,3 +155,24 @@ def test_the_session_of_the_client_is_described() -> None:
     assert standing(source, "hall/x", "pool").endswith(
         "shares $share/g/hall/# QoS 0: each message goes to one member"
     )
+
+
+def test_drops_are_counted_without_keeping_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The filters that were denied are read after the drops."""
+    log = LogBuilder("n")
+    log.record(SessionOpened("snail", False, False, 5))
+    for at in range(500):
+        log.record(MessageDropped("snail", "slow_reader", 2, topics=[f"big/q{at % 7}"]))
+    kept: list[int] = []
+    denied = missing_message._denied
+
+    async def counted(*asked: Any) -> list[DeniedFilter]:
+        kept.append(sum(isinstance(each, MessageDropped) for each in gc.get_objects()))
+        return await denied(*asked)
+
+    monkeypatch.setattr(missing_message, "_denied", counted)
+    before = sum(isinstance(each, MessageDropped) for each in gc.get_objects())
+    (unread,) = told(cast("LogSource", HeldSource(log)), "big/#", "snail", None)
+    assert unread.startswith("1,000 messages on big/q0, big/q1, ")
+    assert ", the last at 501.0, " in unread
+    assert kept[0] - before < 10

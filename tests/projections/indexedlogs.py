@@ -12,7 +12,7 @@ from randomnode import Node
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import MessagePublished
-from eventstore.format.records import Record
+from eventstore.format.records import Record, mentions
 from eventstore.format.turn_parts import TurnAssembler
 from eventstore.log.log_start import RecordedCut
 from eventstore.reading.index_files import IndexFiles
@@ -53,7 +53,7 @@ class IndexedSource(FakeSource):
         self, words: Sequence[bytes], progressed: Callable[[int], None]
     ) -> AsyncIterator[Record]:
         for sequence in range(self.begin, self.cut_at + 1):
-            if any(word in self._data[sequence] for word in words):
+            if mentions(self._data[sequence], words):
                 yield self.record(sequence)
             progressed(sequence)
 

@@ -1,6 +1,6 @@
 """The history of a message: events given, history expected."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import orjson
 import pytest
@@ -32,6 +32,7 @@ from eventstore.format.node_events import (
 from eventstore.format.positions import Position, position, to_runs
 from eventstore.format.records import GENESIS, Record
 from eventstore.format.turn_parts import TurnAssembler
+from projections.past import message_search
 from projections.past.message_search import LatestMessages
 from projections.past.message_story import MessageStory
 from projections.past.story_builder import StoryBuilder
@@ -102,7 +103,48 @@ def test_only_the_latest_on_the_topic_are_found(
     events = published(4, topics=("t", "u")), published(1, topics=("u",)), published(2)
     for sequence, event in enumerate(events, 1):
         latest.take(record(sequence, event))
-    assert latest.refs == refs
+    assert latest.refs() == refs
+
+
+@pytest.mark.parametrize("count", [1, 10, 500])
+def test_the_latest_of_many_are_seldom_sorted(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    sizes: list[int] = []
+
+    def counted(items: Iterable[Position]) -> list[Position]:
+        ordered = sorted(items)
+        sizes.append(len(ordered))
+        return ordered
+
+    monkeypatch.setattr(message_search, "sorted", counted, raising=False)
+    latest, messages = LatestMessages("t".__eq__, count, None), 500
+    for sequence in range(1, messages + 1):
+        latest.take(record(sequence, published()))
+        assert len(latest.stories) <= 2 * count + 1
+    assert latest.refs() == [
+        position(sequence, 0) for sequence in range(messages + 1 - count, messages + 1)
+    ]
+    assert sum(sizes) <= 4 * messages
+
+
+def test_a_message_that_is_not_among_the_latest_any_more_is_not_followed() -> None:
+    latest = LatestMessages("t".__eq__, 1, None)
+    refs = [position(1, 1), position(2, 0), position(3, 0), position(4, 0)]
+    for sequence, events in enumerate(
+        (
+            (opened("c"), published(), sent([refs[0]], 1)),
+            (published(qos=2),),
+            (published(), sent([refs[2]], 2)),
+            (published(), sent([refs[3]], 3), Acked("c", [1])),
+        ),
+        1,
+    ):
+        latest.take(record(sequence, *events))
+    assert latest.refs() == refs[3:]
+    assert [latest.follows([ref]) for ref in refs] == [False, False, False, True]
+    latest.take(record(5, SessionExpired("p", "expired"), Acked("c", [2, 3])))
+    (story,) = latest.stories.values()
+    assert steps(story) == [(position(4, 1), "delivered"), (position(5, 2), "acked")]
+    assert not list(latest.awaited())
 
 
 def test_an_answer_for_an_earlier_message_does_not_count_for_a_later_one() -> None:
@@ -233,7 +275,7 @@ def latest_from_begin(count: int, *records: tuple[Event, ...]) -> list[Position]
         latest.look_ahead(one)
     for one in made:
         latest.take(one)
-    return latest.refs
+    return latest.refs()
 
 
 def carried(*refs: Position, topics: Sequence[str] = ("t",)) -> MessagesCarried:
@@ -341,6 +383,17 @@ def test_the_latest_messages_are_followed_whether_from_before_or_not() -> None:
         (published(1),),
     )
     assert refs == [OLD[3], position(BEGIN + 2, 0)]
+
+
+def test_the_latest_from_before_are_followed_from_the_beginning() -> None:
+    """Also in records before the one that repeats them with their topic."""
+    repeated = RetainedSnapshot(["t"], [2], [OLD[0]], 1, 0, 1, "p")
+    latest = LatestMessages("t".__eq__, 1, None, BEGIN)
+    from_begin(
+        latest, (CheckpointBegun(1), holding("p", inbound=[[[9], [OLD[0]]]]), repeated, COMPLETED)
+    )
+    (story,) = latest.stories.values()
+    assert (story.ref, story.topic, story.pid, story.effective) == (OLD[0], "t", 9, False)
 
 
 def test_a_will_that_waits_is_no_message() -> None:
