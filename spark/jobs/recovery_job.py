@@ -32,7 +32,7 @@ RECOVERY: Final = "recovery"
 _DUTIES: Final = frozenset(
     {
         Rule.SESSION, Rule.OWNERSHIP, Rule.WILL, Rule.ORDER, Rule.ACKNOWLEDGEMENT, Rule.QUEUE,
-        Rule.PACKET_ID_REUSE, Rule.NO_SUBSCRIPTION, Rule.DELIVERED_TWICE,
+        Rule.PACKET_ID_REUSE, Rule.NO_SUBSCRIPTION, Rule.DELIVERED_TWICE, Rule.DROP,
     }
 )  # fmt: skip
 """The rules about what a session continues, and how."""

@@ -120,9 +120,6 @@ GOOD: dict[str, tuple[list[Event], list[Event]]] = {
             Redelivered("c", [2, 3], "resumed"),
         ],
     ),
-    "dropped by the limits of its queue": (
-        [*BEFORE, LEFT], [MessageDropped("c", "queue_messages", 1, [position(101, 0)], "t/#")],
-    ),
     "sent again because nobody answered": (
         BEFORE,
         [
@@ -273,6 +270,13 @@ def audited(log: LogBuilder, until: Position | None = None) -> Outcome:
 STARTED_NOW = BrokerStarted("1")
 WRONG = Acked("c", [7])
 """Of a packet that was not sent."""
+WAITS = Queued("c", "t/#", 1, [position(1, 2)], 4)
+UNQUEUED = MessageDropped("c", "unsubscribed", 1, [position(1, 2)], "t/#", queued=4)
+DROPPED: list[Event] = [
+    SessionOpened("p", False, True, 4),
+    MessagePublished("p", 1, False, ["t/1"], [], [1], 4, 0, 1),
+    MessageDropped("c", "queue_messages", 1, [position(3, 1)], "t/#"),
+]
 LEFT_A_WILL = Turn([BEFORE[0], armed()], b"last")
 WITHOUT_ITS_WILL = "the will fired, but its message is not recorded"
 LOGS: dict[str, tuple[list[Turn | Event], Position | None, list[tuple[str, Position, str]]]] = {
@@ -309,6 +313,17 @@ LOGS: dict[str, tuple[list[Turn | Event], Position | None, list[tuple[str, Posit
     "a will at QoS 0 without its message": (
         [Turn([BEFORE[0], armed(0)], b"last"), STARTED_NOW, Turn([WillFired("c"), CLOSED])], None,
         [(RECOVERY, position(3, 0), WITHOUT_ITS_WILL)],
+    ),
+    "dropped by the limits of its queue": (
+        [Turn([*BEFORE, LEFT]), STARTED_NOW, Turn(DROPPED, b"text")], None, [],
+    ),
+    "taken out of its queue while away": (
+        [Turn([*BEFORE, LEFT, WAITS]), STARTED_NOW, UNQUEUED], None,
+        [(RECOVERY, position(3, 0), "but the client did not unsubscribe")],
+    ),
+    "taken out of its queue while it ends": (
+        [Turn([*BEFORE, WAITS]), STARTED_NOW, Turn([UNQUEUED, CLOSED])], None,
+        [(RECOVERY, position(3, 0), "but the client did not unsubscribe")],
     ),
     "stopped twice before": (
         [STARTED_NOW, BrokerStopped(), BrokerStopped(), STARTED_NOW], None, [],
