@@ -87,7 +87,10 @@ def _beside(saved: SalvageResult, source: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
-    """Yield what shows how much is finished, in bytes or records, one bar after the other."""
+    """Yield what shows how much is finished, in bytes or records, one bar after the other.
+
+    A step that was left is not shown again: files that were read are read again while saving.
+    """
     with contextlib.ExitStack() as bar:
         updates: dict[str, Callable[[int], None]] = {}
 
@@ -95,6 +98,7 @@ def progress_bars() -> Iterator[Callable[[str, int, int], None]]:
             if what not in updates:
                 bar.close()
                 updates[what] = bar.enter_context(progress(what, total, ""))
-            updates[what](finished)
+            if what == next(reversed(updates)):
+                updates[what](finished)
 
         yield update

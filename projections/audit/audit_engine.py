@@ -87,7 +87,12 @@ from projections.audit.log_folds import (
     fold_shares,
     spans_of,
 )
-from projections.audit.log_summary import LogSummaries, LogSummary, summarize_logs
+from projections.audit.log_summary import (
+    LogSummaries,
+    LogSummary,
+    last_starts,
+    summarize_logs,
+)
 from projections.audit.replay_fold import (
     FILTER_COLUMNS,
     READ_COLUMNS,
@@ -231,8 +236,8 @@ class AuditEngine:
     ``claims`` are compared with the logs; None: nothing is claimed. ``cluster``: several nodes form
     one cluster, so that a session may belong to one of them at a time. ``compare`` compares the
     logs of brokers that have several; None: they are not compared. ``recovery``: the outcome says
-    what brokers recovered at their last start. ``progress`` is called with the next step, in a few
-    words.
+    what brokers recovered at their last start, and of each log only what is wrong from there on.
+    ``progress`` is called with the next step, in a few words.
     """
 
     def __init__(
@@ -259,13 +264,15 @@ class AuditEngine:
         """Audit facts and return the outcome; its duration is not measured."""
         notes = facts.notes()
         summaries = summarize_logs(notes)
+        since = last_starts(summaries.logs) if self._recovery else {}
         for node, (rule, at, what) in summaries.breaks:
-            self._add(Violation(rule, at, what, node=node), 1)
+            if at >= since.get(node, 0):
+                self._add(Violation(rule, at, what, node=node), 1)
         if summaries.logs:
             brokers, remarks = find_brokers(summaries.logs)
             summaries.remarks += remarks
             facts.trust(summaries.logs)
-            self._audit(facts, notes, summaries.logs, brokers)
+            self._audit(facts, notes, summaries.logs, brokers, since)
             whole = [broker for broker in brokers if broker.whole]
             if whole and self._compare is not None:
                 self._progress("comparing the logs with each other")
@@ -281,6 +288,7 @@ class AuditEngine:
         notes: Sequence[LogNote],
         logs: Mapping[str, LogSummary],
         brokers: Sequence[BrokerLogs],
+        since: Mapping[str, Position],
     ) -> None:
         counts: Counter[int] = Counter()
         for note in notes:
@@ -289,7 +297,7 @@ class AuditEngine:
         places = {name: at for broker in brokers for name, at in broker.places().items()}
         joins_nodes = self._cluster and len(logs) > 1
         complete = complete_claims(self._claims or ())
-        plan = AuditPlan(logs, complete, joins_nodes, self._recovery, places)
+        plan = AuditPlan(logs, complete, joins_nodes, since, places)
         claims = [
             facts.made(_CLAIM_COLUMNS, rows) for rows in (claim_rows(self._claims or ()),) if rows
         ]

@@ -16,7 +16,7 @@ from projections.audit.acknowledgement_audit import BUCKETS
 from projections.audit.audit_outcome import MAX_VIOLATIONS
 from projections.audit.facts import NEEDED, TOTALS, VIOLATION
 from projections.audit.log_summary import LogSummary
-from projections.audit.rule_table import LogPlace, Violation
+from projections.audit.rule_table import LogPlace, Rule, Violation
 
 RESULT_COLUMNS: Final = (
     "kind", "node", "session", "at", "topic", "ref", "digest", "time_ms", "expires", "data",
@@ -41,8 +41,9 @@ class AuditPlan:
     """By node, the positions at which claims are complete, with their source."""
     connections: bool = False
     """Whether the connections of sessions are compared between nodes."""
-    recovery: bool = False
-    """Whether what brokers recovered at their last start is counted."""
+    since: Mapping[str, Position] = field(default_factory=dict)
+    """By node, the last start of its broker, if what it recovered is counted and violations are
+    reported from there on only; empty: all of them."""
     places: Mapping[str, LogPlace] = field(default_factory=dict)
     """The places of logs among those of their brokers, by node."""
 
@@ -124,10 +125,16 @@ def bounded(bucket: int, longest_ms: int) -> int:
 
 
 class AuditResults:
-    """Collects the results of a fold; with ``connections`` also the connections of sessions."""
+    """Collects the results of a fold; with ``connections`` also the connections of sessions.
 
-    def __init__(self, *, connections: bool = False) -> None:
+    ``since`` is that of ``AuditPlan``.
+    """
+
+    def __init__(
+        self, since: Mapping[str, Position] | None = None, *, connections: bool = False
+    ) -> None:
         self.connections = connections
+        self._since = since or {}
         self.totals = AuditTotals()
         self._rows: list[Row] = []
         self._kept: Counter[str] = Counter()
@@ -141,7 +148,12 @@ class AuditResults:
         what: str,
         ref: Position | None = None,
     ) -> None:
-        """Add a violation; violations beyond the limit are only counted."""
+        """Add a violation; violations beyond the limit are only counted.
+
+        Those before the last start are left out if only later ones are reported, but not claims.
+        """
+        if rule != Rule.STATE and at < self._since.get(node, 0):
+            return
         self.totals.counts[f"wrong {rule}"] += 1
         if self._kept[rule] < MAX_VIOLATIONS:
             self._kept[rule] += 1

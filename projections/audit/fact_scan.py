@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from eventstore.errors import CorruptLog
 from eventstore.format.event_parsing import UnknownEvent, UnreadableEvent, entries, parse_event
 from eventstore.format.events import MessageDropped
 from eventstore.format.fast_parse import parse_frequent
@@ -62,11 +63,20 @@ class CheckedRecord:
 class FactScan:
     """Reads the records of one log, in order, up to the position ``end``.
 
-    Counts are kept in intervals of at least ``interval_ms``.
+    Counts are kept in intervals of at least ``interval_ms``. ``strict`` makes an event that cannot
+    be read an error.
     """
 
-    def __init__(self, node: str, end: Position | None = None, interval_ms: int = MIN_MS) -> None:
+    def __init__(
+        self,
+        node: str,
+        end: Position | None = None,
+        interval_ms: int = MIN_MS,
+        *,
+        strict: bool = False,
+    ) -> None:
         self.node = node
+        self._strict = strict
         self.facts = FactBuffer(node)
         self._end = BEYOND_ALL if end is None else end
         self._piece: LogPiece | None = None
@@ -81,7 +91,10 @@ class FactScan:
         self._takers = FactMakers(self.facts, self._packs, self._drops, self._note)
 
     def take(self, checked: CheckedRecord) -> None:
-        """Take the next record. Raises UnknownEvent for events of a later foldmq."""
+        """Take the next record. Raises UnknownEvent for events of a later foldmq.
+
+        Raises UnreadableEvent, and CorruptLog for an event that does not fit, if strict.
+        """
         record, data = checked.record, checked.data
         if record is None:
             self._problem(position(checked.sequence, 0), Rule.CHAIN, f"record {checked.damage}")
@@ -164,11 +177,16 @@ class FactScan:
                     counted[kind] += event.count if isinstance(event, MessageDropped) else size
                 count += 1
                 index += size
-        except UnknownEvent as error:
-            raise UnknownEvent(f"record {record.sequence}, entry {index}: {error}") from None
         except (UnreadableEvent, *_CONTRADICTIONS) as error:
             readable = isinstance(error, UnreadableEvent)
+            if isinstance(error, UnreadableEvent) and (
+                self._strict or isinstance(error, UnknownEvent)
+            ):
+                place = f"record {record.sequence}, entry {index}"
+                raise type(error)(f"{place}: {error}") from None
             what = str(error) if readable else f"an event does not fit: {error!r:.100}"
+            if self._strict:
+                raise CorruptLog(record.sequence, f"cannot be read: {what}") from error
             before = index + (self._piece.entries if self._piece is not None else 0)
             self._problem(base + index, Rule.EVENT, what, part, before, record.time_ms)
         if self._piece is not None:

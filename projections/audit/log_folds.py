@@ -52,7 +52,7 @@ SESSION_COLUMNS: Final = (
 
 def fold_sessions(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the results; ``rows`` are sorted by node, session, position and kind."""
-    results = AuditResults(connections=plan.connections)
+    results = AuditResults(plan.since, connections=plan.connections)
     marks: dict[str, list[SessionMark]] = {}
     for (node, session), group in groupby(rows, key=itemgetter(0, 1)):
         log = plan.logs.get(node)
@@ -60,7 +60,7 @@ def fold_sessions(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
             continue  # a claim about another node
         if node not in marks:
             complete = plan.complete.get(node, ())
-            marks[node] = session_marks(log, complete, recovery=plan.recovery)
+            marks[node] = session_marks(log, complete, recovery=bool(plan.since))
         checker = SessionChecker(log, marks[node], session, results, plan.places.get(node))
         for row in group:
             checker.take(*row[2:])
@@ -112,7 +112,7 @@ def fold_repeated(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
 
     ``rows`` are facts of the kinds EFFECT, SENT, WILL, RETAINED and CARRIED by node and message.
     """
-    results = AuditResults()
+    results = AuditResults(plan.since)
     for (node, ref), group in groupby(rows, key=itemgetter(0, 1)):
         repeated: list[tuple[Position, tuple[Any, ...]]] = []
         published: list[tuple[Any, ...]] = []
@@ -160,7 +160,7 @@ def fold_cuts(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
 
     ``rows`` are facts of the kinds CARRIED and NEEDED by node and position.
     """
-    results = AuditResults()
+    results = AuditResults(plan.since)
     for node, group in groupby(rows, key=itemgetter(0)):
         firsts = {cut.at: cut.first for cut in plan.logs[node].cuts}
         carried: list[tuple[Position, Position]] = []
@@ -217,7 +217,7 @@ SHARE_COLUMNS: Final = ("node", "session", "at", "data")
 
 def fold_shares(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the results of facts of the kind SHARED by node, shared subscription and position."""
-    results = AuditResults()
+    results = AuditResults(plan.since)
     for (node, share), group in groupby(rows, key=itemgetter(0, 1)):
         log = plan.logs[node]
         audit = SharedAudit(share, log.whole, log.unsure)

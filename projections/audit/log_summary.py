@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -384,6 +384,11 @@ def _runs(notes: dict[str, list[LogNote]], first: int, outline: LogOutline) -> l
         ):
             breaks.append(ChainBreak(Rule.EVENT, other, "a broker stopped that had stopped before"))
     return breaks
+
+
+def last_starts(logs: Mapping[str, LogSummary]) -> dict[str, Position]:
+    """Return the position of the last start in each log; behind all logs if it contains none."""
+    return {node: BEYOND_ALL if log.start is None else log.start.at for node, log in logs.items()}
 
 
 def _last_start(pieces: list[LogPiece], notes: dict[str, list[LogNote]]) -> BrokerStart | None:

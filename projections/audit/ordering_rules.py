@@ -213,7 +213,8 @@ class RedeliveryOrder:
     def released(self, event: Event | None, at: Position) -> list[Violation]:
         """Process any event, None: the end of the log; return a violation if PUBRELs are missing.
 
-        They are sent in the turn in which the connection begins.
+        They are sent in the turn in which the connection begins. At the end of the log, ``at`` is
+        where a turn begins whose rest is not known.
         """
         if not self.releasing or isinstance(event, _WITH_OPENING):
             return []
@@ -222,6 +223,8 @@ class RedeliveryOrder:
         packets, more = f"packet {min(self.releasing)}", len(self.releasing) - 1
         self.releasing.clear()
         if isinstance(event, SessionClosed) and event.reason == "session_failed":
+            return []
+        if event is None and self._opened >= at:
             return []
         packets += f" and {more} more" if more else ""
         what = f"the PUBREL of {packets} was not sent again when its client reconnected"

@@ -107,7 +107,7 @@ def fold_replays(
     plan: AuditPlan, filters: Sequence[tuple[str, str]], rows: Iterable[Row]
 ) -> Iterator[Row]:
     """Yield the results; ``rows`` have ``READ_COLUMNS``, sorted by node, position and kind."""
-    results = AuditResults()
+    results = AuditResults(plan.since)
     replayed = ReplayedFilters(filters)
     for node, group in groupby(rows, key=itemgetter(1)):
         check = _LogReplays(plan.logs[node], results)

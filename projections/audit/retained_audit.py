@@ -37,7 +37,7 @@ RETAINED_COLUMNS: Final = (
 
 def fold_retained(plan: AuditPlan, rows: Iterable[Row]) -> Iterator[Row]:
     """Yield the results for each log; ``rows`` are sorted by node, position and kind."""
-    results = AuditResults()
+    results = AuditResults(plan.since)
     for node, group in groupby(rows, key=itemgetter(0)):
         log = plan.logs.get(node)
         if log is None:

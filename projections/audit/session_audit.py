@@ -259,8 +259,8 @@ class SessionAudit:
         if pure is not None:
             self._report_all(pure(state, event, at))
 
-    def finish(self) -> None:
-        """Check what is left at the end of the log."""
+    def finish(self, unsure: Position = _BEYOND) -> None:
+        """Check what is left at the end of the log; from ``unsure`` on, a turn is not whole."""
         if self._broken:
             return
         self.pass_holes(_BEYOND)
@@ -269,7 +269,7 @@ class SessionAudit:
             self._report_all(self._expected.overdue(_BEYOND))
         self._end_turn()
         self._drops.took(None)
-        self._answers.take(None, _BEYOND)
+        self._answers.take(None, unsure)
         self._ends.finish(state)
         self._wills.finish(state)
         self._progress.finish()

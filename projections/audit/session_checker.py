@@ -235,14 +235,14 @@ class SessionChecker:
         """Do the remaining checks at the end of the log."""
         self._advance(BEYOND_ALL)
         self._pass_marks(BEYOND_ALL)
-        audit = self._audit
+        audit, log = self._audit, self._log
         if audit.fold.state is not None:
             self._overdue(BEYOND_ALL)
-        audit.finish()
+        audit.finish(log.unsure)
         state = audit.fold.state
-        if self._returning and state is not None and state.connected and self._log.start:
+        if self._returning and state is not None and state.connected and log.start:
             what = "its connection was not ended after the broker was started"
-            self._found(Violation(Rule.OWNERSHIP, self._log.start.at, what))
+            self._found(Violation(Rule.OWNERSHIP, log.start.at, what))
         for bound, where in self._existed:
             # A session that ended later may have ended before the projections were read.
             if where not in self._claimed and not (where == PROJECTIONS and state is None):

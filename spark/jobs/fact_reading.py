@@ -13,7 +13,7 @@ from projections.audit.local_facts import reduce_collections
 from spark.runtime.marked_errors import name_log_in_errors
 from spark.tables.discovery import find_logs
 from spark.tables.node_names import nodes_of
-from spark.tables.options import SourceOptions
+from spark.tables.options import FAILFAST, PERMISSIVE, SourceOptions
 from spark.tables.planning import RecordTimes, group_ranges, plan_ranges, split_ranges
 from spark.tables.row_filter import PushedFilters
 from spark.tables.stored_log import RecordRange
@@ -21,12 +21,13 @@ from spark.tables.stored_log import RecordRange
 _NOT_OURS: Final = frozenset({"rows", "columns", "from", "types", "sessions", "mode", "pushdown"})
 
 
-def read_facts(options: Mapping[str, str]) -> Iterator[FactChunk]:
+def read_facts(options: Mapping[str, str], *, strict: bool) -> Iterator[FactChunk]:
     """Yield the facts of the logs that options of the source name, up to ``until``.
 
-    Options that exclude earlier records are ignored. Raises the errors of reading a log.
+    Options that exclude earlier records are ignored. Raises the errors of reading a log; damage is
+    one only if ``strict``.
     """
-    chosen = SourceOptions.read({**whole_options(options), "partitions": "1"})
+    chosen = SourceOptions.read({**fact_options(options, strict=strict), "partitions": "1"})
     for part in chain.from_iterable(plan_facts(chosen)):
         yield from facts_in(part)
 
@@ -34,6 +35,11 @@ def read_facts(options: Mapping[str, str]) -> Iterator[FactChunk]:
 def whole_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options of a log without those that leave out a part of it before its end."""
     return {name: value for name, value in options.items() if name.lower() not in _NOT_OURS}
+
+
+def fact_options(options: Mapping[str, str], *, strict: bool) -> dict[str, str]:
+    """Return the options for the facts of whole logs; ``strict``: damage is an error."""
+    return {**whole_options(options), "mode": FAILFAST if strict else PERMISSIVE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,8 @@ class FactRange:
     """The node that wrote the log."""
     interval_ms: int
     """Minimum length of the intervals in which events are counted."""
+    strict: bool = False
+    """Whether damage is an error."""
 
 
 def plan_facts(options: SourceOptions) -> list[list[FactRange]]:
@@ -56,9 +64,15 @@ def plan_facts(options: SourceOptions) -> list[list[FactRange]]:
     lengths = {
         part.stored.stream: _interval_ms(part) for part in ranges if part.stored.stream in large
     }
+    strict = options.mode == FAILFAST
     return [
         [
-            FactRange(piece, nodes[piece.stored.stream], lengths.get(piece.stored.stream, MIN_MS))
+            FactRange(
+                piece,
+                nodes[piece.stored.stream],
+                lengths.get(piece.stored.stream, MIN_MS),
+                strict,
+            )
             for piece in group
         ]
         for group in group_ranges(pieces, options.partitions)
@@ -84,8 +98,8 @@ def facts_in(part: FactRange) -> Iterator[FactChunk]:
 
     stored = part.range.stored
     with name_log_in_errors(stored.stream), reduce_collections():
-        scan = FactScan(part.node, part.range.until, part.interval_ms)
-        for record in RecordChecker(part.range, decode_record, strict=False).records():
+        scan = FactScan(part.node, part.range.until, part.interval_ms, strict=part.strict)
+        for record in RecordChecker(part.range, decode_record, strict=part.strict).records():
             scan.take(record)
             yield from scan.facts.full()
         yield from scan.finish()

@@ -20,7 +20,7 @@ from projections.audit.fact_buffer import Fold, folded
 from projections.audit.facts import FEW, MANY, NODE, TOTALS, VIOLATION
 from projections.audit.local_facts import reduce_collections
 from projections.audit.log_summary import BEYOND_ALL, LogSummary
-from spark.jobs.fact_reading import facts_in, plan_facts, whole_options
+from spark.jobs.fact_reading import fact_options, facts_in, plan_facts
 from spark.jobs.fact_schema import DDL, fact_batch, fold_batches
 from spark.runtime.marked_errors import mark_errors, marked_iterator
 from spark.tables.log import Log
@@ -37,13 +37,15 @@ MANY_SPANS: Final = 50_000
 """Number of facts about sessions that each task has in memory."""
 
 
-def facts_of(log: Log) -> DataFrame:
+def facts_of(log: Log, *, strict: bool = False) -> DataFrame:
     """Return the facts of a log, see ``projections.audit.facts``, as of the moment it is computed.
 
     They cover the whole log up to ``until``: options that exclude earlier records are ignored.
+    ``strict``: damage is an error.
     """
     log.spark.dataSource.register(FactsSource)
-    return log.spark.read.format(FORMAT).options(**whole_options(log.options)).load()
+    options = fact_options(log.options, strict=strict)
+    return log.spark.read.format(FORMAT).options(**options).load()
 
 
 class FactTables:

@@ -72,9 +72,10 @@ def audit(
     """Check all guarantees over whole logs, and claims about their state; return the outcome.
 
     ``cluster``: several nodes form one cluster, so that a session may belong to one of them at a
-    time. ``recovery``: the outcome says what brokers recovered at their last start. ``progress`` is
-    called with the next step, in a few words. Logs within ``local`` are read and audited in the
-    memory of this process, without Spark.
+    time. ``recovery``: the outcome says what brokers recovered at their last start, and of each log
+    only what is wrong from there on; damage is an error. ``progress`` is called with the next step,
+    in a few words. Logs within ``local`` are read and audited in the memory of this process,
+    without Spark.
 
     The log is read once, up to its current end; derived data is kept on the disks of Spark until
     this returns. Raises the errors of reading a log (see
@@ -107,14 +108,14 @@ def audit(
     if here:
         memory = None if size <= LOCAL_BYTES else local.memory
         try:
-            return outcome(LocalFacts(read_facts(log.options), memory))
+            return outcome(LocalFacts(read_facts(log.options, strict=recovery), memory))
         except TooManyFacts:
             here = False
     with ExitStack() as kept:
         tasks = log.fit_shuffles(ranges)
         from spark.jobs.fact_tables import FactTables, facts_of  # not before: it needs PySpark
 
-        return outcome(FactTables(facts_of(log), tasks, kept))
+        return outcome(FactTables(facts_of(log, strict=recovery), tasks, kept))
 
 
 def all_here() -> LocalLimits:

@@ -1,10 +1,9 @@
 """Checks from the log that a restarted broker has the correct state.
 
 Everything that was acknowledged or in flight is in the log before the last ``BrokerStarted``. The
-log from there on must continue it: the chain is intact, connections end and their wills are
-published once, sessions are resumed in their former state, packets are sent again under their old
-identifiers. These are rules of the audit. With claims of the running broker its memory is compared
-as well, both ways.
+log from there on must continue it: connections end and their wills are published once, sessions are
+resumed in their former state, packets are sent again under their old identifiers. These are rules
+of the audit. With claims of the running broker its memory is compared as well, both ways.
 """
 
 import re
@@ -33,12 +32,16 @@ RECOVERY: Final = "recovery"
 _DUTIES: Final = frozenset(
     {
         Rule.SESSION, Rule.OWNERSHIP, Rule.WILL, Rule.ORDER, Rule.ACKNOWLEDGEMENT, Rule.QUEUE,
-        Rule.PACKET_ID_REUSE, Rule.NO_SUBSCRIPTION, Rule.DELIVERED_TWICE,
+        Rule.PACKET_ID_REUSE, Rule.NO_SUBSCRIPTION, Rule.DELIVERED_TWICE, Rule.DROP,
     }
 )  # fmt: skip
 """The rules about what a session continues, and how."""
 _OF_LOGS: Final = frozenset({Rule.CHAIN, Rule.TURN, Rule.EVENT, Rule.STATE})
-"""The rules without which nothing can be said about the others, and that of claims."""
+"""Those about how a log goes on, and that of claims."""
+_REPORTED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_DUTIES, RECOVERY), **{rule: str(rule) for rule in _OF_LOGS}
+}  # fmt: skip
+"""Rules of the audit -> the rules that the result names."""
 _NOTES: Final = re.compile(" claims about | given up, ")
 """What the notes are about that limit the result."""
 
@@ -95,24 +98,15 @@ def recovery_check(
 
 
 def _since_starts(audited: Outcome) -> tuple[list[Violation], Counter[str]]:
-    """Return what is wrong with the logs, or since the last start in each; and the numbers.
-
-    All violations of a rule count if an audit found too many to keep their positions.
-    """
-    starts = {node.node: node.start.at for node in audited.recoveries if node.start is not None}
-    listed = Counter(violation.rule for violation in audited.violations)
-    more = {str(rule.rule): rule.violations - listed[rule.rule] for rule in audited.rules}
-    violations, counts = [], Counter[str]()
-    for violation in audited.violations:
-        if violation.rule in _OF_LOGS:
-            violations.append(violation)
-        elif violation.rule in _DUTIES and (
-            more[violation.rule] or violation.at >= starts.get(violation.node, violation.at + 1)
-        ):
-            violations.append(violation._replace(rule=RECOVERY))
-    counts.update(violation.rule for violation in violations)
-    for rule, count in more.items():
-        if count and rule in _DUTIES | _OF_LOGS:
-            counts[RECOVERY if rule in _DUTIES else rule] += count
+    """Return what is wrong since the last start in each log; and the numbers."""
+    violations = [
+        violation._replace(rule=_REPORTED[violation.rule])
+        for violation in audited.violations
+        if violation.rule in _REPORTED
+    ]
+    counts = Counter[str]()
+    for rule in audited.rules:
+        if rule.violations and rule.rule in _REPORTED:
+            counts[_REPORTED[rule.rule]] += rule.violations
     violations.sort(key=lambda entry: (entry.node, entry.at, entry.session or ""))
     return violations, counts

@@ -435,8 +435,8 @@ def test_progress_has_a_bar_for_each_step(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr("cli.commands.salvage.progress", bar)
     with progress_bars() as update:
-        for step in (("copying", 1, 4), ("copying", 2, 4), ("saving", 1, 9)):
-            update(*step)
+        for step in (("copying", 1, 4), ("copying", 2, 4), ("saving", 1, 9), ("copying", 3, 4)):
+            update(*step)  # what is saved is read again, though its bar is gone
     assert shown == [("copying", 1, 4), ("copying", 2, 4), "copying", ("saving", 1, 9), "saving"]
 
 

@@ -3,7 +3,11 @@
 The stories of ``test_audit_rules`` break the same rules without a restart.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import pytest
+from harness.logs import HeldLog, LogBuilder
 
 from eventstore.format.event_parsing import Event
 from eventstore.format.events import (
@@ -24,11 +28,19 @@ from eventstore.format.events import (
     WillCancelled,
     WillFired,
 )
-from eventstore.format.positions import position
+from eventstore.format.node_events import BrokerStarted, BrokerStopped
+from eventstore.format.positions import Position, position
+from projections.audit.audit_engine import AuditEngine
+from projections.audit.audit_outcome import MAX_VIOLATIONS, Outcome
+from projections.audit.histogram import MIN_MS
+from projections.audit.local_facts import LocalFacts
 from projections.audit.log_outline import LogOutline
-from projections.audit.rule_table import Violation
+from projections.audit.rule_table import Rule, Violation
 from projections.audit.session_audit import SessionAudit
-from spark.jobs.recovery_job import _DUTIES
+from spark.jobs.fact_reading import FactRange, facts_in
+from spark.jobs.recovery_job import _DUTIES, RECOVERY, _since_starts
+from spark.runtime.marked_errors import SparkFailure
+from spark.tables.stored_log import RecordRange
 
 STARTED = position(100, 0)
 
@@ -107,9 +119,6 @@ GOOD: dict[str, tuple[list[Event], list[Event]]] = {
             CLOSED, opened(), SessionClosed("c", "session_failed", 2), opened(generation=3),
             Redelivered("c", [2, 3], "resumed"),
         ],
-    ),
-    "dropped by the limits of its queue": (
-        [*BEFORE, LEFT], [MessageDropped("c", "queue_messages", 1, [position(101, 0)], "t/#")],
     ),
     "sent again because nobody answered": (
         BEFORE,
@@ -229,3 +238,152 @@ def test_clean_start_begins_another_session(*, clean_start: bool, resumed: bool)
     assert findings(DELAYED[:1], [CLOSED, back]) == []
     back.resumed = not resumed
     assert len(findings(DELAYED[:1], [CLOSED, back])) == 1
+
+
+# ------------------------------------------------------------------------------- whole logs
+
+
+class Turn(NamedTuple):
+    """A record with payloads."""
+
+    events: Sequence[Event]
+    payload: bytes = b""
+
+
+def log_of(*turns: Turn | Event) -> LogBuilder:
+    """A log of turns, of which each is a record."""
+    log = LogBuilder()
+    for turn in turns:
+        events, payload = turn if isinstance(turn, Turn) else ([turn], b"")
+        log.record(*events, payloads=[payload])
+    return log
+
+
+def audited(log: LogBuilder, until: Position | None = None) -> Outcome:
+    """What an audit of a recovery says of a log up to a position."""
+    held = HeldLog(log)
+    whole = RecordRange(held, 1, log.last, log.last, until=until)  # type: ignore[arg-type]
+    facts = facts_in(FactRange(whole, log.node, MIN_MS, strict=True))
+    return AuditEngine(cluster=False, recovery=True).outcome(LocalFacts(facts))
+
+
+STARTED_NOW = BrokerStarted("1")
+WRONG = Acked("c", [7])
+"""Of a packet that was not sent."""
+WAITS = Queued("c", "t/#", 1, [position(1, 2)], 4)
+UNQUEUED = MessageDropped("c", "unsubscribed", 1, [position(1, 2)], "t/#", queued=4)
+DROPPED: list[Event] = [
+    SessionOpened("p", False, True, 4),
+    MessagePublished("p", 1, False, ["t/1"], [], [1], 4, 0, 1),
+    MessageDropped("c", "queue_messages", 1, [position(3, 1)], "t/#"),
+]
+LEFT_A_WILL = Turn([BEFORE[0], armed()], b"last")
+WITHOUT_ITS_WILL = "the will fired, but its message is not recorded"
+LOGS: dict[str, tuple[list[Turn | Event], Position | None, list[tuple[str, Position, str]]]] = {
+    "the connection never ended": (
+        [STARTED_NOW, Turn(BEFORE), STARTED_NOW], None,
+        [(RECOVERY, position(3, 0), "its connection was not ended after the broker was started")],
+    ),
+    "without a start": ([Turn(BEFORE), WRONG, BrokerStopped(), BrokerStopped()], None, []),
+    "read to the end of a turn": (
+        [Turn(RELEASING), STARTED_NOW, CLOSED, Turn([opened(), Redelivered("c", [2], "resumed")])],
+        position(4, 1),
+        [(RECOVERY, position(4, 0), "the PUBREL of packet 3 was not sent again")],
+    ),
+    "read to the middle of a turn": (
+        [Turn(RELEASING), STARTED_NOW, CLOSED, Turn([opened(), Redelivered("c", [2], "resumed")])],
+        position(4, 0),
+        [],
+    ),
+    "a will": (
+        [LEFT_A_WILL, STARTED_NOW, Turn([WillFired("c"), will(), CLOSED], b"last")], None, [],
+    ),
+    "a will with another payload": (
+        [LEFT_A_WILL, STARTED_NOW, Turn([WillFired("c"), will(), CLOSED], b"lost")], None,
+        [(RECOVERY, position(3, 1), "published with another content than it was armed with")],
+    ),
+    "a will at QoS 0": (
+        [
+            Turn([BEFORE[0], armed(0)], b"last"), STARTED_NOW,
+            Turn([WillFired("c"), will(qos=0), CLOSED], b"last"),
+        ],
+        None,
+        [],
+    ),
+    "a will at QoS 0 without its message": (
+        [Turn([BEFORE[0], armed(0)], b"last"), STARTED_NOW, Turn([WillFired("c"), CLOSED])], None,
+        [(RECOVERY, position(3, 0), WITHOUT_ITS_WILL)],
+    ),
+    "dropped by the limits of its queue": (
+        [Turn([*BEFORE, LEFT]), STARTED_NOW, Turn(DROPPED, b"text")], None, [],
+    ),
+    "taken out of its queue while away": (
+        [Turn([*BEFORE, LEFT, WAITS]), STARTED_NOW, UNQUEUED], None,
+        [(RECOVERY, position(3, 0), "but the client did not unsubscribe")],
+    ),
+    "taken out of its queue while it ends": (
+        [Turn([*BEFORE, WAITS]), STARTED_NOW, Turn([UNQUEUED, CLOSED])], None,
+        [(RECOVERY, position(3, 0), "but the client did not unsubscribe")],
+    ),
+    "stopped twice before": (
+        [STARTED_NOW, BrokerStopped(), BrokerStopped(), STARTED_NOW], None, [],
+    ),
+    "stopped twice since": (
+        [STARTED_NOW, BrokerStopped(), BrokerStopped()], None,
+        [(Rule.EVENT, position(3, 0), "")],
+    ),
+    "many violations before": (
+        [STARTED_NOW, Turn(BEFORE), *[WRONG] * (MAX_VIOLATIONS + 1), STARTED_NOW, CLOSED], None,
+        [],
+    ),
+    "many violations before, and another": (
+        [
+            STARTED_NOW, Turn(BEFORE), *[WRONG] * MAX_VIOLATIONS, STARTED_NOW, CLOSED, opened(),
+            WRONG,
+        ],
+        None,
+        [(RECOVERY, position(MAX_VIOLATIONS + 6, 0), "PUBACK 7: not in flight")],
+    ),
+}  # fmt: skip
+"""The records of a log, the position to which it is read, and what is wrong with its recovery."""
+
+
+@pytest.mark.parametrize("case", LOGS)
+def test_what_is_wrong_since_the_last_start(case: str) -> None:
+    turns, until, expected = LOGS[case]
+    violations, counts = _since_starts(audited(log_of(*turns), until))
+    assert [(wrong.rule, wrong.at) for wrong in violations] == [(r, at) for r, at, _ in expected]
+    for wrong, (_, _, what) in zip(violations, expected, strict=True):
+        assert what in wrong.what
+    assert sum(counts.values()) == len(expected)
+
+
+def test_a_log_without_a_start_recovered_nothing() -> None:
+    (node,) = audited(log_of(*LOGS["without a start"][0])).recoveries
+    assert node.start is None
+    assert not node.sessions
+
+
+def test_violations_since_the_start_beyond_the_limit_are_counted() -> None:
+    turns = [STARTED_NOW, Turn(BEFORE), WRONG, STARTED_NOW, CLOSED, opened()]
+    many = MAX_VIOLATIONS + 1
+    violations, counts = _since_starts(audited(log_of(*turns, *[WRONG] * many)))
+    assert (len(violations), counts) == (MAX_VIOLATIONS, {RECOVERY: many})
+    assert violations[0].at == position(len(turns) + 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("event", "what"),
+    [
+        (Acked("c", [1]), "the log is damaged: record 2 has a wrong checksum; restore a backup"),
+        ({"e": "Acked", "v": 1}, "record 2, entry 0: event Acked"),
+    ],
+)
+def test_a_damaged_log_is_an_error(event: Event, what: str) -> None:
+    log = log_of(STARTED_NOW, event, STARTED_NOW)
+    if isinstance(event, Acked):
+        log.damage(2)
+    with pytest.raises(SparkFailure) as caught:
+        audited(log)
+    assert str(caught.value).startswith(f"log {log.stream}: {what}")
+    assert caught.value.exit_code == 65

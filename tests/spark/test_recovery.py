@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,13 +13,21 @@ from harness.logs import LogBuilder
 from harness.nats import Nats, access
 
 from cli.spark.recovery_check import recovery_lines, recovery_object
+from eventstore.errors import SALVAGE, CorruptLog
 from eventstore.format.event_parsing import Event
-from eventstore.format.events import MessagePublished, SessionClosed, SessionOpened, Subscribed
+from eventstore.format.events import (
+    Acked,
+    MessagePublished,
+    SessionClosed,
+    SessionOpened,
+    Subscribed,
+)
 from eventstore.format.node_events import BrokerStarted, BrokerStopped, LogEndUnproven
 from eventstore.format.positions import MAX_INDEX, Position, position, sequence_of
 from eventstore.format.turn_parts import TurnAssembler
 from projections.audit.audit_outcome import (
     BROKER,
+    MAX_VIOLATIONS,
     PROJECTIONS,
     BrokerStart,
     NodeRecovery,
@@ -27,8 +36,10 @@ from projections.audit.audit_outcome import (
 from projections.audit.rule_table import Rule
 from projections.log_proof import doubt_object, statement
 from projections.state.digests import retained_digest, session_digest
+from spark.jobs import recovery_job
+from spark.jobs.pipeline import NOTHING, SMALL, LocalLimits, audit
 from spark.jobs.recovery_job import RECOVERY, recovery_check
-from spark.runtime.marked_errors import BadOption
+from spark.runtime.marked_errors import BadOption, SparkFailure, find_error
 from spark.tables.log import Log
 
 if TYPE_CHECKING:
@@ -195,6 +206,47 @@ def test_errors_have_positions(
     assert nodes[first.node] is None
     (new,) = (one for one in outcome.nodes if one.node == second.node)
     assert new == NodeRecovery(new.summary, nodes[second.node])
+
+
+@pytest.mark.parametrize("limits", [SMALL, NOTHING], ids=["here", "Spark"])
+def test_a_damaged_log_is_an_error(
+    new_log: Callable[..., LogBuilder],
+    opened: Callable[..., Log],
+    monkeypatch: pytest.MonkeyPatch,
+    limits: LocalLimits,
+) -> None:
+    """Nothing can be said about what was recovered; the text is that of all commands."""
+    log = crashed(new_log())
+    log.damage(2)
+    monkeypatch.setattr(recovery_job, "audit", partial(audit, local=limits))
+    with pytest.raises(Exception, match="the log is damaged") as caught:
+        recovery_check(opened(log))
+    error = caught.value if limits is SMALL else find_error(caught.value)
+    assert isinstance(error, SparkFailure)
+    assert str(error) == (
+        f"log {log.stream}: the log is damaged: record 2 has a wrong checksum; restore a backup, "
+        f"or continue with the intact part: {SALVAGE}"
+    )
+    assert error.exit_code == CorruptLog.exit_code == 65
+
+
+@pytest.mark.parametrize("limits", [SMALL, NOTHING], ids=["here", "Spark"])
+def test_what_was_wrong_before_the_start_does_not_count(
+    new_log: Callable[..., LogBuilder],
+    opened: Callable[..., Log],
+    monkeypatch: pytest.MonkeyPatch,
+    limits: LocalLimits,
+) -> None:
+    log, stopped = new_log(), new_log()
+    log.record(*CRASHED, payloads=[b"ab", b"cd"])
+    for _ in range(MAX_VIOLATIONS + 1):
+        log.record(Acked("kept", [7]))
+    stopped.record(BrokerStopped())
+    stopped.record(BrokerStopped())
+    monkeypatch.setattr(recovery_job, "audit", partial(audit, local=limits))
+    outcome = recovery_check(opened(crashed(log), crashed(stopped)))
+    assert outcome.kept, outcome.violations
+    assert not outcome.violations
 
 
 OTHERWISE = [
