@@ -48,6 +48,13 @@ def api(broker: Broker) -> Api:
     for role in Role:
         found.token(role)
     until(lambda: found.get("/status", "view").status == 200, "the tokens are known")
+    until(
+        lambda: all(
+            one["connected"] or one["frozen"]
+            for one in found.good("/sessions", Accept=FORMS["ndjson"]).lines
+        ),
+        "sessions of absent clients are frozen: their rows do not change any more",
+    )
     return found
 
 

@@ -51,8 +51,10 @@ class LogBuilder:
         part: int = 0,
         last: bool = True,
         sealed: Sequence[SealedPart] = (),
+        jumps: ClockJumps | None = None,
     ) -> int:
         """Append a record; returns its sequence. An event may be the JSON object of one."""
+        self._jumps = jumps or self._jumps
         if time_ms is not None:
             self.time_ms = time_ms
         elif self.records:

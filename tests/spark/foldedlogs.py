@@ -164,6 +164,7 @@ def _built(name: str, records: Iterable[bytes]) -> LogBuilder:
             time_ms=record.time_ms,
             part=record.part,
             last=record.last,
+            jumps=record.jumps,
         )
         links.append(link_of(log.records[-1]).hex())
     return log
