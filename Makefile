@@ -4,7 +4,7 @@ PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-WORKERS ?= 4
+WORKERS ?= 6
 # Compiled modules are kept even where the environment says otherwise: tests start hundreds of
 # processes, each of which would compile all of foldmq.
 export PYTHONDONTWRITEBYTECODE :=
@@ -111,7 +111,7 @@ $(VENV)/compiled: $(VENV)/installed-test
 	$(BIN)/python -m pytest --collect-only -qqq >/dev/null || true  # the tests tell what is wrong
 	@touch $@
 
-# Most tests wait for brokers, so four run at a time. A worker runs whole files, which share
+# Most tests wait for brokers, so six run at a time. A worker runs whole files, which share
 # fixtures, in the order of tests/harness/file_order.py.
 pytest: $(VENV)/compiled
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --hypothesis-profile few -m 'not long' $(ARGS)
