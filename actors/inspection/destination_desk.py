@@ -167,7 +167,9 @@ class DestinationDesk:
         name, state = self._state(request)
         action = text(request, "do")
         if state.paused == (action == PAUSE):
-            raise Refused(f"{shown(name)} is {'already' if state.paused else 'not'} paused")
+            return _unchanged(
+                request, f"{shown(name)} is {'already' if state.paused else 'not'} paused"
+            )
         command = OperatorCommand(action, by, name, None)
         command.carry_out(self._node)
         yield command.answer
@@ -180,7 +182,7 @@ class DestinationDesk:
         end = position(node.journal.durable + 1, 0) - 1
         until = number(request, "until", 0, _LAST) or end
         if until <= state.through:
-            raise Refused(f"{shown(name)} has all its messages up to there")
+            return _unchanged(request, f"{shown(name)} has all its messages up to there")
         if until > end:
             raise Refused("that position is behind the end of the log")
         if until == end:
@@ -268,3 +270,13 @@ def _lost_ranges(request: Mapping[str, Any]) -> list[tuple[Position, Position, i
             case _:
                 raise Refused("lost must have a range of positions, a number and a reason each")
     return ranges
+
+
+def _unchanged(request: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Answer a request that changes nothing: other logs of the broker may have to be changed.
+
+    Raises Refused if the request is for a single log.
+    """
+    if request.get("of_several_logs"):
+        return {"unchanged": reason}
+    raise Refused(reason)

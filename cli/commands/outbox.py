@@ -150,22 +150,28 @@ def skip_messages(flags: SourceFlags, name: str, to: str | None) -> None:
 
 @run_to_end
 async def _change(flags: SourceFlags, name: str, outcome: str, **request: Any) -> None:
-    refusals = 0
+    """Change a destination in all logs; raises typer.Exit if one refuses, or none was changed."""
+    refusals = changes = 0
     async with open_brokers(flags) as brokers:
         if brokers.several and "until" in request:
             nodes = ", ".join(brokers.nodes)
             raise UsageError(f"a position is one of a single log: give --node, one of {nodes}")
+        request |= {"of_several_logs": True} if brokers.several else {}
         for broker in brokers.present:
             where = brokers.prefix(broker.node)
             try:
-                await broker.ask("change", to=name, by=operator_name(), **request)
+                answer = await broker.ask("change", to=name, by=operator_name(), **request)
             except Refused as refusal:
                 refusals += 1
                 sys.stderr.write(f"foldmq: {where}{refusal}\n")
+                continue
+            if unchanged := answer.get("unchanged"):
+                sys.stderr.write(f"foldmq: {where}{unchanged}\n")
             else:
+                changes += 1
                 sys.stdout.write(f"{where}{text.name(name)}: {outcome}\n")
         sys.stdout.flush()
-    if refusals:
+    if refusals or not changes:
         raise typer.Exit(1)
 
 
