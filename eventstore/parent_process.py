@@ -11,5 +11,5 @@ _libc = ctypes.CDLL(None)
 
 
 def end_with_parent(signal_number: int) -> None:
-    """Let the kernel send this process a signal when its parent ends."""
+    """Make the kernel send this process a signal when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)

@@ -95,8 +95,8 @@ class TopicMatch:
     def _add(self, subscriber: Subscriber) -> None:
         """Add a subscription; it is evaluated immediately if its session has no other one."""
         session = subscriber.session
-        held = self._held.get(session)
-        if held is None:
+        subscribers = self._held.get(session)
+        if subscribers is None:
             self._held[session] = subscriber
             if subscriber.acl is not None and not subscriber.acl.may_read(self.topic):
                 self._denied[session] = subscriber
@@ -104,21 +104,21 @@ class TopicMatch:
                 self._best[session] = subscriber
                 if is_no_local(subscriber.options):
                     self._no_local.add(session)
-        elif isinstance(held, dict):
-            held[subscriber] = None
+        elif isinstance(subscribers, dict):
+            subscribers[subscriber] = None
             self._changed[session] = None
-        elif held is not subscriber:
-            self._held[session] = {held: None, subscriber: None}
+        elif subscribers is not subscriber:
+            self._held[session] = {subscribers: None, subscriber: None}
             self._changed[session] = None
 
     def _evaluate(self, session: str) -> int:
         """Evaluate the subscriptions of a session; return how many there are."""
-        held = self._held.get(session)
+        subscribers = self._held.get(session)
         several: Iterable[Subscriber] = ()
-        if isinstance(held, dict):
-            several = held
-        elif held is not None:
-            several = (held,)
+        if isinstance(subscribers, dict):
+            several = subscribers
+        elif subscribers is not None:
+            several = (subscribers,)
         best: Subscriber | None = None
         plain: Subscriber | None = None
         denied: Subscriber | None = None
@@ -175,11 +175,11 @@ class TopicMatch:
             return
         self._gone.add(subscriber)
         session = subscriber.session
-        held = self._held.get(session)
-        if isinstance(held, dict):
-            held.pop(subscriber, None)
+        subscribers = self._held.get(session)
+        if isinstance(subscribers, dict):
+            subscribers.pop(subscriber, None)
             self._changed[session] = None
-        elif held is subscriber:
+        elif subscribers is subscriber:
             del self._held[session]
             self._forget(session)
 

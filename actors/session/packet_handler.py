@@ -265,7 +265,7 @@ class PacketHandler(Publisher):
             self._node.emit(OriginTaken(self.name, *bridged, through, recorded_ms, *places))
 
     def _replace(self, connection: ClientConnection, packet: Publishes) -> bool:
-        """Give up messages whose packet identifiers the client uses for others.
+        """Discard messages whose packet identifiers the client uses for others.
 
         It has lost its state: a message sent again would be the same. Returns False while the
         earlier messages are loaded; ``packet`` is handled then.

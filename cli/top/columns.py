@@ -186,7 +186,7 @@ def _up(row: Row) -> str:
 
 
 def _of_status(show: Callable[[float | None], str], part: str, key: str) -> Callable[[Row], str]:
-    """Return a function that shows a figure of a log's status, as far as there is one."""
+    """Return a function that shows a figure of a log's status, or nothing if there is none."""
     return lambda row: show(((row["status"] or {}).get(part) or {}).get(key))
 
 

@@ -85,35 +85,35 @@ class Listings:
         """
         named = order.name if isinstance(order, Order) else order
         key = (endpoint, sorted(selection.items(), key=str), named)
-        held = self._lists.find(name or "", key)
+        broker_list = self._lists.find(name or "", key)
         problem = None
-        if held is None:
+        if broker_list is None:
             if name is not None:
                 problem = "The previous list has expired; this is a new one."
-            held, name, page = await self._begin(key, endpoint, selection, order), None, 0
-        if not await self._fill(held, (page + 1) * PAGE_ROWS + 1):
+            broker_list, name, page = await self._begin(key, endpoint, selection, order), None, 0
+        if not await self._fill(broker_list, (page + 1) * PAGE_ROWS + 1):
             problem = "This list has expired on the broker: start again."
         start = page * PAGE_ROWS
-        more = len(held.rows) > start + PAGE_ROWS
-        if len(held.rows) >= _MAX_ROWS and not more:
+        more = len(broker_list.rows) > start + PAGE_ROWS
+        if len(broker_list.rows) >= _MAX_ROWS and not more:
             problem = f"Only the first {_MAX_ROWS:,} rows are shown: narrow the search."
-        if isinstance(order, Order) and held.order is None and problem is None:
+        if isinstance(order, Order) and broker_list.order is None and problem is None:
             problem = (
                 f"Only lists of up to {MAX_SORTED:,} rows can be sorted: search for a part of "
                 "the name."
             )
         kept = more or name is not None
         if kept:
-            self._lists.keep(held)
+            self._lists.keep(broker_list)
         return Listed(
-            held.rows[start : start + PAGE_ROWS],
-            held.about,
+            broker_list.rows[start : start + PAGE_ROWS],
+            broker_list.about,
             start + 1,
             page,
             more,
-            held.name if kept else None,
-            held.as_of,
-            held.order,
+            broker_list.name if kept else None,
+            broker_list.as_of,
+            broker_list.order,
             problem,
         )
 

@@ -265,7 +265,7 @@ def files_of_epochs(path: Path) -> dict[int, Path]:
             if place.name == file_of_epoch(path, epoch).name:
                 files[epoch] = place
     except FileNotFoundError:
-        pass  # whoever opens a file names the directory
+        pass  # the error of opening a file names the directory
     except OSError as error:
         raise KeyFileError(f"{path.parent}: cannot be read: {error.strerror}") from None
     return files

@@ -78,7 +78,7 @@ class BrokerStart:
     """Position of its BrokerStarted."""
     time_ms: int
     crashed: bool
-    """The previous broker ended without a clean shutdown, as far as the log proves it."""
+    """Whether the log proves that the previous broker ended without a clean shutdown."""
     interrupted: bool
     """It ended while it wrote a turn: the written part is void."""
 

@@ -44,7 +44,7 @@ def test_a_turn_runs_a_slice_of_low_priority_messages() -> None:
         slices.turn()
         assert slices.handled == list(range(handled))
     assert not slices.kernel.busy
-    assert slices.breaks == []  # nobody else is at work
+    assert slices.breaks == []  # no other actor is at work
 
 
 def test_each_slice_is_followed_by_a_pause_while_others_work() -> None:

@@ -87,7 +87,7 @@ def free_space(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
 
 
 def hold(datadir: DataDir, size: int, stream: str = STREAM) -> None:
-    """Give a log so many bytes, without writing them."""
+    """Set the size of a log in bytes, without writing them."""
     folder = datadir.blocks(stream)
     folder.mkdir(parents=True)
     with (folder / "1.blk").open("wb") as block:

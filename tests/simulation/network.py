@@ -289,7 +289,7 @@ class SimClient:
         return taken
 
     def payloads(self) -> list[bytes]:
-        """Give the payloads of the messages that were received since the last time."""
+        """Return the payloads of the messages received since the last call."""
         return [packet.payload for packet in self.take() if isinstance(packet, p.Publish)]
 
     def on_packet(self, packet: p.Packet) -> None:

@@ -69,7 +69,7 @@ def count_messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @runs(two)
-async def test_messages_that_nobody_elsewhere_wants_wake_no_other_broker(
+async def test_messages_that_no_other_log_needs_wake_no_other_broker(
     here: PartitionWorld, there: PartitionWorld, *, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = count_messages(monkeypatch)
@@ -207,7 +207,7 @@ async def test_skipped_records_without_messages_need_bounded_memory(
 
 
 @runs(two)
-async def test_long_topics_that_nobody_elsewhere_wants_need_bounded_memory(
+async def test_long_topics_that_no_other_log_needs_need_bounded_memory(
     here: PartitionWorld, there: PartitionWorld
 ) -> None:
     sender = await here.connect(name_in([here, there], 0))

@@ -53,21 +53,23 @@ class LiveLists:
         """
         key = endpoint, sorted(selection.items(), key=str), log
         name, _, number = (start or ".0").rpartition(".")
-        count, held = row_number(number), self._lists.find(name, key)
+        count, broker_list = row_number(number), self._lists.find(name, key)
         if start is None:
-            held = BrokerList(key)
-            held.begin(await self._first_rows(endpoint, selection, log, of_all=of_all))
-        if held is None or count is None:
+            broker_list = BrokerList(key)
+            broker_list.begin(await self._first_rows(endpoint, selection, log, of_all=of_all))
+        if broker_list is None or count is None:
             raise ListExpired
-        self._lists.keep(held)
+        self._lists.keep(broker_list)
         while True:
-            async with held.lock:
-                if count < held.first:
+            async with broker_list.lock:
+                if count < broker_list.first:
                     raise ListExpired
-                if count >= held.first + len(held.rows) and not await self._fill(held):
+                if count >= broker_list.first + len(broker_list.rows) and not await self._fill(
+                    broker_list
+                ):
                     return
-                rows = held.rows[count - held.first :]
-            yield [(row, f"{held.name}.{at}") for at, row in enumerate(rows, count + 1)]
+                rows = broker_list.rows[count - broker_list.first :]
+            yield [(row, f"{broker_list.name}.{at}") for at, row in enumerate(rows, count + 1)]
             count += len(rows)
 
     async def _first_rows(

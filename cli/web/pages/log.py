@@ -407,7 +407,7 @@ class _Search:
     async def _found(
         self, start: LogPoint, end: LogPoint, turns: TurnAssembler
     ) -> AsyncGenerator[_FoundEvent, None]:
-        """Yield the selected events between two points, as far as there is time."""
+        """Yield the selected events between two points until the time is over."""
         async for entry in self._reader.entries(start, end, turns, ended=True):
             yield self._kept(entry)
 
